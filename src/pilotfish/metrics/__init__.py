@@ -1,0 +1,1 @@
+"""Metrics: every counter and every derived figure with its formula. No input or output."""

@@ -1,0 +1,119 @@
+"""The executor: what every way of running a decoder offers the rooms above.
+
+Owns the contract of one forward pass over ragged rows of many sequences, and of the key-value cache behind it.
+Knows no sampling, no drafts, no text. `torch_executor.py` is the reference, `native_executor.py` the fast one.
+
+A sequence has *committed* tokens, `length` of them, and *nodes*: rows that were run but not yet kept. A node's parent
+is an earlier node or -1 (the committed prefix), so nodes form a chain or a tree; node i stands at position
+`length + depth(i)` and attends to the committed prefix, its ancestors and itself.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pilotfish.models.config import DecoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows of one sequence in a pass.
+
+    Attributes:
+        sequence: a number from `Executor.open`.
+        tokens: token ids, one per row.
+        parents: for each row its parent node, or -1 for the committed prefix; `None` is a chain that continues
+            from node `first_node - 1`.
+        first_node: the node number of the first row. Nodes from there on are replaced; with a layer range, the same
+            nodes can be run again through later layers.
+        logits: the rows to run final norm and LM head on.
+    """
+
+    sequence: int
+    tokens: Sequence[int]
+    parents: Sequence[int] | None = None
+    first_node: int = 0
+    logits: Literal["all", "last", "none"] = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class PassOutput:
+    """What a forward pass gives back, rows in the order of the segments.
+
+    Attributes:
+        logits: float32, only the rows asked for. Columns cover the padded vocabulary.
+        hidden: float32 hidden states of all rows by layer boundary: 0 is the embedding, i the output of layer i - 1.
+    """
+
+    logits: Float[Tensor, "row vocab"]
+    hidden: dict[int, Float[Tensor, "node hidden"]] = field(default_factory=dict)
+
+
+class Executor(ABC):
+    """Runs one decoder and owns its key-value cache, its positions and its masks."""
+
+    config: DecoderConfig
+
+    @property
+    @abstractmethod
+    def exact(self) -> bool:
+        """True when a row's bits do not depend on what else is in the pass."""
+
+    @abstractmethod
+    def open(self, capacity: int) -> int:
+        """A new empty sequence with room for `capacity` positions, nodes included.
+
+        Raises:
+            CacheFullError: there is no room for it.
+        """
+
+    @abstractmethod
+    def close(self, sequence: int) -> None:
+        """Frees a sequence; its number may be given out again."""
+
+    @abstractmethod
+    def length(self, sequence: int) -> int:
+        """Committed tokens of a sequence."""
+
+    @abstractmethod
+    def forward(
+        self,
+        segments: Sequence[Segment],
+        *,
+        layers: tuple[int, int] | None = None,
+        hidden_in: Float[Tensor, "node hidden"] | None = None,
+        capture: Sequence[int] = (),
+    ) -> PassOutput:
+        """One pass over all rows of all segments. Commits nothing.
+
+        Args:
+            segments: at most one per sequence.
+            layers: the contiguous range `[start, stop)` to run; all by default. Final norm and LM head, where asked
+                for, apply to the output of the last layer run.
+            hidden_in: needed when `start > 0`: the rows' hidden states at boundary `start`.
+            capture: layer boundaries within `[start, stop]` whose hidden states to return.
+
+        Raises:
+            RowsError: a token id, parent, sequence, layer or shape is out of range; nothing was changed.
+            CacheFullError: the rows do not fit the sequence's capacity; nothing was changed.
+        """
+
+    @abstractmethod
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        """Commits the nodes on `path` (each the parent of the next, the first a child of the prefix), drops the rest.
+
+        Raises:
+            RowsError: the nodes are not such a path.
+        """
+
+    @abstractmethod
+    def truncate(self, sequence: int, length: int) -> None:
+        """Drops all nodes and the committed tokens from `length` on.
+
+        Raises:
+            RowsError: `length` is negative or more than is committed.
+        """

@@ -1,0 +1,79 @@
+"""Frozen nouns shared by the rooms: `Draft`, `Verdict`, `FinishReason`.
+
+Owns their meaning and their validation, and no other logic. Knows no model, no sampling, no rule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any
+
+ROOT = -1
+"""The parent of a draft's first tokens: the pending token, the last committed one."""
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    """An end-of-sequence id, a stop token or a stop string."""
+    LENGTH = "length"
+    """The token budget or the context is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens proposed in one round: a chain, or a tree through `parents`.
+
+    Attributes:
+        tokens: the token at each node.
+        parents: for each node the index of an earlier node, or `ROOT`. Siblings stand in draw order.
+        probs: `[node, vocab]`, row i exactly the law (q) that node i's token was drawn from; `None` means that every
+            token was certain given its path (a point mass: n-gram, suffix, argmax or noise-coupled drafts).
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    probs: "Tensor | None" = None
+
+    def __post_init__(self) -> None:
+        assert len(self.tokens) == len(self.parents), "one parent per node"
+        assert all(ROOT <= parent < node for node, parent in enumerate(self.parents)), "parents precede children"
+        assert self.probs is None or self.probs.shape[0] == len(self.tokens), "one law per node"
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], probs: "Tensor | None" = None) -> "Draft":
+        """A draft in which each token follows the one before."""
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs)
+
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule made of a draft: the accepted path and the target's own next token.
+
+    Attributes:
+        path: accepted nodes from the root downwards.
+        next_token: the target's own token after the path (the residual or the bonus token).
+    """
+
+    path: tuple[int, ...]
+    next_token: int
+
+    def tokens(self, draft: Draft) -> tuple[int, ...]:
+        """Accepted tokens followed by the target's own."""
+        return (*(draft.tokens[node] for node in self.path), self.next_token)
+
+
+EMPTY_DRAFT = Draft()
