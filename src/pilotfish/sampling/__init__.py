@@ -1,1 +1,12 @@
-"""Sampling: logits become laws in one documented order, and choices by noise that is a function of position."""
+"""From logits to laws and choices: options, one documented order, and noise by position.
+
+Makes all laws, target's and drafter's alike, each row with its own prefix. Knows no rule and no model.
+"""
+
+from pilotfish.sampling.noise import Stream
+from pilotfish.sampling.params import SamplingParams, fresh_seed
+from pilotfish.sampling.pipeline import Pipeline, Step, build_pipeline
+from pilotfish.sampling.prefix import Prefix
+from pilotfish.sampling.sampler import Sampler
+
+__all__ = ["Pipeline", "Prefix", "Sampler", "SamplingParams", "Step", "Stream", "build_pipeline", "fresh_seed"]

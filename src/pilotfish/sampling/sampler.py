@@ -1,0 +1,100 @@
+"""Everything random or lawful about one request: `Sampler`, used for target and drafter alike.
+
+Owns the meeting of pipeline and noise. Knows no draft, no rule and no model; padded columns of a model's logits end
+here.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64
+from torch import Tensor
+
+from pilotfish.sampling.choose import gumbel_argmax
+from pilotfish.sampling.noise import Stream, uniforms
+from pilotfish.sampling.params import SamplingParams
+from pilotfish.sampling.pipeline import build_pipeline
+from pilotfish.sampling.prefix import Prefix
+
+
+class Sampler:
+    """Laws, choices and random numbers of one request.
+
+    Logits may be padded: only the first `vocab_size` columns count, so that an id above the real vocabulary can be
+    neither chosen nor drafted.
+    """
+
+    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+        """
+        Args:
+            params: with its seed decided.
+            vocab_size: token ids of the tokenizer, without padding.
+        """
+        assert params.seed is not None, "a sampler needs a seed: params.with_seed(fresh_seed())"
+        self.params = params
+        self.seed: int = params.seed
+        self.vocab_size = vocab_size
+        self.pipeline = build_pipeline(params)
+
+    def choices(self, logits: Float[Tensor, "row padded_vocab"], prefixes: Sequence[Prefix]) -> list[int]:
+        """The choice of each row at its prefix's position: argmax(scores + noise), plain argmax at temperature 0.
+
+        A drafter that asks for its choices from its own logits draws with the target's noise: it agrees as often as
+        the two laws allow.
+        """
+        scores = self.pipeline.scores(self._real(logits), prefixes)
+        if self.params.greedy:
+            return [int(token) for token in scores.argmax(-1).tolist()]
+        return gumbel_argmax(scores, self.seed, [prefix.position for prefix in prefixes])
+
+    def laws(
+        self, logits: Float[Tensor, "row padded_vocab"], prefixes: Sequence[Prefix]
+    ) -> Float32[Tensor, "row vocab"]:
+        """The final law of each row, over the real vocabulary."""
+        return self.pipeline.laws(self._real(logits), prefixes)
+
+    def logprobs(self, logits: Float[Tensor, "row padded_vocab"], tokens: Sequence[int]) -> Float32[Tensor, "row"]:
+        """Log probability of one token per row under the unprocessed law over the real vocabulary."""
+        index = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+        return self._real(logits).float().log_softmax(-1).gather(-1, index[:, None])[:, 0]
+
+    def draw(self, law: Float[Tensor, "vocab"], position: int, start: int, node: int = 0) -> int:
+        """A drafted token from exactly `law` (divided by its sum), by inversion in float64 with the `DRAFT` stream.
+
+        Never a token of probability 0.
+
+        Args:
+            position: absolute position of the token drawn.
+            start: committed length at the beginning of the round.
+            node: the number the token will have in the draft; siblings share a position and differ in this.
+        """
+        (uniform,) = uniforms(self.seed, Stream.DRAFT, [node], [position], start)
+        cumulative = np.cumsum(law.detach().cpu().numpy(), dtype=np.float64)
+        assert cumulative[-1] > 0, "a law has mass"
+        # The first token whose cumulative mass exceeds the threshold has mass of its own. Rounding may lift the
+        # threshold to the whole mass; then it is the last token with mass, where the cumulative one stops growing.
+        threshold = min(float(uniform * cumulative[-1]), float(np.nextafter(cumulative[-1], 0)))
+        return int(np.searchsorted(cumulative, threshold, side="right"))
+
+    def accept_uniforms(self, positions: Sequence[int], start: int) -> Float64[Tensor, "node"]:
+        """One uniform in (0, 1) per node of a draft, for its acceptance test.
+
+        Args:
+            positions: `[node]` absolute position of each node's token, in the draft's order.
+            start: committed length at the beginning of the round.
+        """
+        return torch.from_numpy(uniforms(self.seed, Stream.ACCEPT, range(len(positions)), positions, start))
+
+    def resample_uniform(self, position: int, start: int) -> float:
+        """The uniform in (0, 1) that draws a round's residual or bonus token.
+
+        Args:
+            position: one per round; `start` itself serves, as the place of the residual is not known beforehand.
+            start: committed length at the beginning of the round.
+        """
+        return float(uniforms(self.seed, Stream.RESAMPLE, [0], [position], start)[0])
+
+    def _real(self, logits: Float[Tensor, "row padded_vocab"]) -> Float[Tensor, "row vocab"]:
+        assert logits.shape[-1] >= self.vocab_size, "logits cover the vocabulary"
+        return logits[:, : self.vocab_size]
