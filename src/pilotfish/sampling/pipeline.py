@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.prefix import Prefix
 
-_FIRST_CANDIDATES = 64
-_MORE_CANDIDATES = 1024
+_DEPTHS = (6.0, 12.0, 24.0, float("inf"))
+"""How far below the best score top_p looks for its tokens, in nats, one after the other."""
 
 
 class Step(ABC):
@@ -54,9 +54,10 @@ class Temperature(Step):
     temperature: float
 
     def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        # The maximum goes first and the division is in float64, so that a tiny temperature, even one that float32
-        # cannot hold, sends the others to minus infinity and leaves the best at 0 instead of making inf - inf.
-        return ((logits - logits.amax(-1, keepdim=True)).double() / self.temperature).float()
+        # The maximum goes first, so that a tiny temperature sends the others to minus infinity and leaves the best at
+        # 0 instead of making inf - inf; one too small for float32 does the same without becoming 0 / 0.
+        divisor = max(self.temperature, torch.finfo(torch.float32).tiny)
+        return (logits - logits.amax(-1, keepdim=True)).div_(divisor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,14 @@ class TopK(Step):
     def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         if self.k >= logits.shape[-1]:
             return logits
-        kth = logits.topk(self.k, dim=-1).values[:, -1]
-        return _keep_highest(logits, kth, [self.k] * logits.shape[0])
+        lowest_kept = logits.topk(self.k, dim=-1).values[:, -1:]
+        kept = logits.masked_fill(logits < lowest_kept, -torch.inf)
+        # `topk` breaks ties as it likes; where more than k share the last place, those with the highest ids go.
+        for row, count in enumerate((logits >= lowest_kept).sum(-1).tolist()):
+            if count > self.k:
+                tied = (logits[row] == lowest_kept[row]).nonzero()[:, 0]
+                kept[row, tied[self.k - count :]] = -torch.inf
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +91,23 @@ class TopP(Step):
 
     def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         probs = logits.softmax(-1)
-        kept = logits.clone()
-        # Most laws reach the mass within few tokens; only a row that does not is looked at deeper.
-        pending = torch.arange(logits.shape[0], device=logits.device)
-        for candidates in (_FIRST_CANDIDATES, _MORE_CANDIDATES, logits.shape[-1]):
-            rows = logits[pending]
-            highest = rows.topk(min(candidates, rows.shape[-1]), dim=-1)
-            reached = probs[pending].gather(-1, highest.indices).double().cumsum(-1) >= self.mass
-            done = reached.any(-1)
-            if done.any():
-                last = reached[done].int().argmax(-1, keepdim=True)
-                kth = highest.values[done].gather(-1, last)[:, 0]
-                kept[pending[done]] = _keep_highest(rows[done], kth, (last[:, 0] + 1).tolist())
-            pending = pending[~done]
-            if pending.numel() == 0 or candidates >= logits.shape[-1]:
-                break
+        kept = torch.full_like(logits, -torch.inf)
+        for row in range(logits.shape[0]):
+            tokens = self._nucleus(logits[row], probs[row])
+            kept[row, tokens] = logits[row, tokens]
         return kept
 
-
-def _keep_highest(
-    logits: Float[Tensor, "row vocab"], kth: Float[Tensor, "row"], counts: Sequence[int]
-) -> Float[Tensor, "row vocab"]:
-    """Row i keeps its `counts[i]` highest values, of which `kth[i]` is the lowest; equal ones by lowest id."""
-    kept = logits.masked_fill(logits < kth[:, None], -torch.inf)
-    found = (logits >= kth[:, None]).sum(-1).tolist()
-    for row, (count, expected) in enumerate(zip(found, counts, strict=True)):
-        if count > expected:
-            tied = (logits[row] == kth[row]).nonzero()[:, 0]
-            kept[row, tied[tied.numel() - (count - expected) :]] = -torch.inf
-    return kept
+    def _nucleus(self, scores: Float[Tensor, "vocab"], probs: Float[Tensor, "vocab"]) -> Int64[Tensor, "token"]:
+        # Sorting the vocabulary would be the dearest thing in the pipeline. Most laws reach the mass within a few
+        # nats of the best token; looking deeper only adds tokens behind those already sorted.
+        highest = scores.amax()
+        for depth in _DEPTHS:
+            candidates = (scores >= highest - depth).nonzero()[:, 0]
+            tokens = candidates[scores[candidates].sort(descending=True, stable=True).indices]
+            reached = probs[tokens].cumsum(0, dtype=torch.float64) >= self.mass
+            if reached[-1]:
+                return tokens[: int(reached.int().argmax()) + 1]
+        return tokens
 
 
 @dataclass(frozen=True, slots=True)

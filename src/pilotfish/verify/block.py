@@ -5,21 +5,11 @@ p = target, q = draft. Owns the rule; the laws come finished and the uniforms in
 
 from dataclasses import dataclass
 
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor
 
 from pilotfish.terms import Draft, Verdict
-from pilotfish.verify.laws import (
-    check_shapes,
-    draft_law,
-    excess,
-    invert,
-    normalised,
-    ratio,
-    require_chain,
-    residual_law,
-    survival,
-)
+from pilotfish.verify.laws import Law, check_shapes, draft_law, excess, ratio, require_chain, survival
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +25,32 @@ class BlockWeights:
     acceptance: tuple[float, ...]
 
 
-def weights(draft: Draft, target_probs: Float[Tensor, "row vocab"]) -> BlockWeights:
+def block_weights(draft: Draft, target_probs: Float[Tensor, "row vocab"]) -> BlockWeights:
     """Prefix weights and acceptance probabilities of a chain."""
     check_shapes(draft, target_probs)
-    prefix, acceptance = [1.0], []
+    prefix = [1.0]
+    acceptance: list[float] = []
     for node, token in enumerate(draft.tokens):
-        target_law = normalised(target_probs[node])
+        target_law = Law.of(target_probs[node])
         law = draft_law(draft, node, target_law)
         if node > 0:
-            # The node before is tested against what its successor's laws leave over.
-            mass = float(excess(prefix[-1], target_law, law).sum())
-            acceptance.append(survival(mass, prefix[-1]))
-        prefix.append(min(1.0, prefix[-1] * ratio(float(target_law[token]), float(law[token]))))
-    return BlockWeights(tuple(prefix), (*acceptance, *prefix[-1:][: len(draft)]))
+            # The laws at this node decide the test of the one before: what they leave over must be made up there.
+            acceptance.append(survival(excess(prefix[-1], target_law, law), prefix[-1]))
+        prefix.append(min(1.0, prefix[-1] * ratio(target_law, law, token)))
+    if draft.tokens:
+        acceptance.append(prefix[-1])
+    return BlockWeights(tuple(prefix), tuple(acceptance))
 
 
-def next_law(
-    draft: Draft, target_probs: Float[Tensor, "row vocab"], accepted: int, prefix_weight: float
-) -> Float64[Tensor, "vocab"]:
-    """The law of the next token after `accepted` drafted ones: norm([P p - q]+), or p after all of them."""
-    target_law = normalised(target_probs[accepted])
+def next_law(draft: Draft, target_probs: Float[Tensor, "row vocab"], accepted: int, prefix_weight: float) -> Law:
+    """The law of the next token after `accepted` drafted ones: norm([P p - q]+), or p after all of them.
+
+    Where nothing is left p itself serves; the case has probability 0 but for rounding.
+    """
+    target_law = Law.of(target_probs[accepted])
     if accepted == len(draft):
         return target_law
-    return residual_law(prefix_weight, target_law, draft_law(draft, accepted, target_law))
+    return excess(prefix_weight, target_law, draft_law(draft, accepted, target_law)) or target_law
 
 
 def block(
@@ -84,10 +77,10 @@ def block(
         SpeculativeConfigError: the draft is a tree.
     """
     require_chain(draft, "block")
-    found = weights(draft, target_probs)
+    found = block_weights(draft, target_probs)
     successes = [
         node for node, (u, h) in enumerate(zip(accept.tolist(), found.acceptance, strict=True), start=1) if u < h
     ]
     accepted = max(successes, default=0)
     law = next_law(draft, target_probs, accepted, found.prefix[accepted])
-    return Verdict(tuple(range(accepted)), invert(law, resample))
+    return Verdict(tuple(range(accepted)), law.draw(resample))

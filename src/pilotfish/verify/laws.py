@@ -4,12 +4,48 @@ Knows no rule. p = target, q = draft. A row is used as the law it is drawn from:
 probabilities add up to 1 only within rounding, and a rule that took them as they are would be exact only so far.
 """
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 from pilotfish.errors import SpeculativeConfigError
 from pilotfish.terms import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A probability law as weights and their sum; the division is left to whoever needs it.
+
+    Attributes:
+        weights: not negative, float32 or float64.
+        total: their float64 sum, above 0.
+    """
+
+    weights: Float[Tensor, "vocab"]
+    total: float
+
+    @classmethod
+    def of(cls, row: Float[Tensor, "vocab"]) -> "Law":
+        """The law a row of probabilities stands for."""
+        return cls(row, float(row.sum(dtype=torch.float64)))
+
+    def prob(self, token: int) -> float:
+        return float(self.weights[token]) / self.total
+
+    def scaled(self, weight: float) -> Float64[Tensor, "vocab"]:
+        """A new tensor of all probabilities times `weight`."""
+        return self.weights.to(torch.float64, copy=True).mul_(weight / self.total)
+
+    def draw(self, uniform: float) -> int:
+        """The token at a uniform in (0, 1) of the cumulative law; never one of probability 0."""
+        cumulative = self.weights.cumsum(0, dtype=torch.float64)
+        # The first token whose cumulative mass exceeds the threshold has mass of its own. Rounding may lift the
+        # threshold to the whole mass; then it is the last token with mass, where the cumulative one stops growing.
+        whole = cumulative[-1]
+        threshold = torch.minimum(whole * uniform, torch.nextafter(whole, torch.zeros_like(whole)))
+        return int(torch.searchsorted(cumulative, threshold, right=True))
 
 
 def require_chain(draft: Draft, rule: str) -> None:
@@ -31,55 +67,32 @@ def check_shapes(draft: Draft, target_probs: Float[Tensor, "row vocab"]) -> None
     assert draft.probs is None or draft.probs.shape[1] == target_probs.shape[1], "both laws over one vocabulary"
 
 
-def normalised(row: Float[Tensor, "vocab"]) -> Float64[Tensor, "vocab"]:
-    """The law a row stands for, in float64."""
-    law = row.double()
-    return law / law.sum()
-
-
-def draft_law(draft: Draft, node: int, like: Float[Tensor, "vocab"]) -> Float64[Tensor, "vocab"]:
+def draft_law(draft: Draft, node: int, target_law: Law) -> Law:
     """The law (q) that a node's token was drawn from; a point mass where the draft has no laws."""
     if draft.probs is not None:
-        return normalised(draft.probs[node].to(like.device))
-    law = torch.zeros_like(like, dtype=torch.float64)
-    law[draft.tokens[node]] = 1.0
-    return law
+        return Law.of(draft.probs[node].to(target_law.weights.device))
+    weights = torch.zeros_like(target_law.weights)
+    weights[draft.tokens[node]] = 1.0
+    return Law(weights, 1.0)
 
 
-def ratio(target_prob: float, draft_prob: float) -> float:
-    """p / q of a drafted token, 0 where p = 0. Infinite where q = 0: such a token cannot have been drawn."""
+def ratio(target_law: Law, law: Law, token: int) -> float:
+    """p(x) / q(x) of a drafted token, 0 where p = 0. Infinite where q = 0: such a token cannot have been drawn."""
+    target_prob, draft_prob = target_law.prob(token), law.prob(token)
     if target_prob == 0:
         return 0.0
     return target_prob / draft_prob if draft_prob > 0 else float("inf")
 
 
-def excess(
-    weight: float, target_law: Float64[Tensor, "vocab"], law: Float64[Tensor, "vocab"]
-) -> Float64[Tensor, "vocab"]:
-    """`[weight p - q]+`, not normalised."""
-    return torch.sub(target_law * weight, law).clamp_(min=0.0)
+def excess(weight: float, target_law: Law, law: Law) -> Law | None:
+    """norm([weight p - q]+), its mass before the division as `total`; `None` where nothing is left."""
+    rest = target_law.scaled(weight).sub_(law.scaled(1.0)).clamp_(min=0.0)
+    mass = float(rest.sum())
+    return Law(rest, mass) if mass > 0 else None
 
 
-def survival(mass: float, weight: float) -> float:
-    """`D / (D + 1 - P)`, and 1 where the denominator is 0 (then P = 1 and the laws agree)."""
+def survival(rest: Law | None, weight: float) -> float:
+    """D / (D + 1 - P) with D the mass of the excess; 1 where the denominator is 0 (P = 1 and the laws agree)."""
+    mass = rest.total if rest is not None else 0.0
     denominator = mass + (1.0 - weight)
     return mass / denominator if denominator > 0 else 1.0
-
-
-def residual_law(
-    weight: float, target_law: Float64[Tensor, "vocab"], law: Float64[Tensor, "vocab"]
-) -> Float64[Tensor, "vocab"]:
-    """`norm([weight p - q]+)`; p itself where nothing is left, a case that has probability 0 but for rounding."""
-    rest = excess(weight, target_law, law)
-    mass = rest.sum()
-    return rest / mass if mass > 0 else target_law
-
-
-def invert(law: Float64[Tensor, "vocab"], uniform: float) -> int:
-    """The token at a uniform in (0, 1) of the cumulative law; never one of probability 0."""
-    cumulative = law.cumsum(0)
-    # The first token whose cumulative mass exceeds the threshold has mass of its own. Rounding may lift the threshold
-    # to the whole mass; then it is the last token with mass, where the cumulative one stops growing.
-    total = cumulative[-1]
-    threshold = torch.minimum(total * uniform, torch.nextafter(total, torch.zeros_like(total)))
-    return int(torch.searchsorted(cumulative, threshold, right=True))

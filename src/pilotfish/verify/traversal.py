@@ -6,11 +6,11 @@ p = target, q = draft. Owns the rule; the laws come finished and the uniforms in
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor
 
 from pilotfish.terms import ROOT, Draft, Verdict
-from pilotfish.verify.laws import check_shapes, draft_law, excess, invert, normalised, ratio, survival
+from pilotfish.verify.laws import Law, check_shapes, draft_law, excess, ratio, survival
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Stop:
 
     node: int
     acceptance: float
-    law: Float64[Tensor, "vocab"]
+    law: Law
 
 
 def stops(draft: Draft, target_probs: Float[Tensor, "row vocab"]) -> Iterator[Stop]:
@@ -40,17 +40,14 @@ def stops(draft: Draft, target_probs: Float[Tensor, "row vocab"]) -> Iterator[St
         children[parent].append(node)
 
     def visit(node: int, weight: float) -> Iterator[Stop]:
-        target_law = normalised(target_probs[node + 1])
+        target_law = Law.of(target_probs[node + 1])
         for child in children[node]:
             # Siblings in draw order, each against the law it was drawn from, given that those before it are gone.
             law = draft_law(draft, child, target_law)
-            token = draft.tokens[child]
-            yield from visit(child, min(1.0, weight * ratio(float(target_law[token]), float(law[token]))))
+            yield from visit(child, min(1.0, weight * ratio(target_law, law, draft.tokens[child])))
             rest = excess(weight, target_law, law)
-            mass = float(rest.sum())
-            weight = survival(mass, weight)
-            if mass > 0:
-                target_law = rest / mass
+            weight = survival(rest, weight)
+            target_law = rest or target_law
         yield Stop(node, weight, target_law)
 
     return visit(ROOT, 1.0)
@@ -93,4 +90,4 @@ def traversal(
     while node != ROOT:
         path.append(node)
         node = draft.parents[node]
-    return Verdict(tuple(reversed(path)), invert(stop.law, resample))
+    return Verdict(tuple(reversed(path)), stop.law.draw(resample))
