@@ -110,8 +110,8 @@ def tiny_weights(case: str) -> MemoryWeights:
     return MemoryWeights(tiny_model(case).state_dict())
 
 
-def tiny_executor(case: str) -> TorchExecutor:
-    return TorchExecutor(tiny_config(case), tiny_weights(case))
+def tiny_executor(case: str, dtype: torch.dtype = torch.float32) -> TorchExecutor:
+    return TorchExecutor(tiny_config(case), tiny_weights(case), dtype=dtype)
 
 
 @torch.no_grad()
