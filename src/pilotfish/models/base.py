@@ -11,7 +11,6 @@ is an earlier node or -1 (the committed prefix), so nodes form a chain or a tree
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -30,14 +29,14 @@ class Segment:
             from node `first_node - 1`.
         first_node: the node number of the first row. Nodes from there on are replaced; with a layer range, the same
             nodes can be run again through later layers.
-        logits: the rows to run final norm and LM head on.
+        logits_from: final norm and LM head run on this row and those after it; `len(tokens)` asks for none.
     """
 
     sequence: int
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     first_node: int = 0
-    logits: Literal["all", "last", "none"] = "all"
+    logits_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,5 @@
+"""`python -m pilotfish.cli` is `pilotfish`."""
+
+from pilotfish.cli import main
+
+main()

@@ -1,0 +1,81 @@
+"""The drafter's contract.
+
+A drafter proposes tokens and is told what became of them. Whatever state it keeps is a function of the committed
+tokens alone: it takes back by itself what it ran ahead. It never sees the target's logits of the current round.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pilotfish.sampling.sampler import Sampler
+from pilotfish.terms import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class DraftJob:
+    """One request's order for a draft.
+
+    Attributes:
+        request: the key the drafter knows the request by.
+        tokens: all committed tokens, prompt and output; the last is pending (not yet in the target's cache).
+        prompt_length: how many of them are prompt.
+        draft_len: the most tokens to draft per path, at least 1.
+        sampler: turns a drafter's logits into laws and choices, with the request's options and seed.
+        coupled: draw with the target's noise, as the `match` rule likes it; otherwise from the drafter's own law with
+            the draft stream, and report the law, as ratio rules need it.
+    """
+
+    request: int
+    tokens: Sequence[int]
+    prompt_length: int
+    draft_len: int
+    sampler: Sampler
+    coupled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a round committed for one request.
+
+    Attributes:
+        request: the key.
+        tokens: all committed tokens after the round; the request's own list, not a copy.
+        path: the committed nodes of this round's draft.
+        hidden: the target's hidden states at the rows that are now in its cache and were run in this round, by layer
+            boundary, for the boundaries the drafter asked for.
+    """
+
+    request: int
+    tokens: Sequence[int]
+    path: tuple[int, ...]
+    hidden: dict[int, Float[Tensor, "node hidden"]]
+
+
+class Drafter(ABC):
+    """Whatever proposes tokens. Serves many requests at a time."""
+
+    hidden_boundaries: tuple[int, ...] = ()
+    """Layer boundaries of the target whose hidden states `observe` wants; see `PassOutput.hidden`."""
+
+    nodes_per_depth: int = 1
+    """A draft has at most this many nodes times `draft_len`: 1 for chains, more for trees."""
+
+    @abstractmethod
+    def begin(self, request: int, capacity: int) -> None:
+        """A request starts; it will never have more than `capacity` tokens."""
+
+    @abstractmethod
+    def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
+        """One draft per job, empty where it has nothing to offer. Padding is not a draft."""
+
+    @abstractmethod
+    def observe(self, observation: Observation) -> None:
+        """A round was committed. Not called for requests that ended with it."""
+
+    @abstractmethod
+    def end(self, request: int) -> None:
+        """The request is over; its state is dropped."""

@@ -1,0 +1,149 @@
+"""The engine: requests in, rounds, requests out. A static batch: all requests start together and leave as they end.
+
+Owns the running requests and their places in the caches. Knows token ids only; prompts as text and models by name
+belong to `llm.py`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+
+from pilotfish.drafters.base import Drafter
+from pilotfish.engine.detokenizer import Detokenizer
+from pilotfish.engine.ending import Ending
+from pilotfish.engine.request import Request
+from pilotfish.engine.round import run_round
+from pilotfish.errors import PromptError, SamplingParamsError, SpeculativeConfigError
+from pilotfish.metrics.counters import RequestTiming, SpeculationCounters
+from pilotfish.models.base import Executor
+from pilotfish.sampling.params import SamplingParams, fresh_seed
+from pilotfish.sampling.sampler import Sampler
+from pilotfish.verify import RULES
+
+
+class Engine:
+    """Runs batches of token-id prompts on a target, with or without a drafter.
+
+    Args:
+        target: the model whose output is produced.
+        decode: token ids to text, special tokens left out.
+        vocab_size: ids the tokenizer knows; nothing at or above it is ever drafted or emitted.
+        eos_ids: the model's end-of-sequence ids.
+        drafter: proposes tokens; `None` is plain decoding.
+        draft_len: tokens drafted per round unless a request says otherwise.
+        verification: the rule, a key of `pilotfish.verify.RULES`.
+    """
+
+    def __init__(
+        self,
+        target: Executor,
+        decode: Callable[[Sequence[int]], str],
+        vocab_size: int,
+        eos_ids: Sequence[int] = (),
+        *,
+        drafter: Drafter | None = None,
+        draft_len: int = 0,
+        verification: str = "match",
+    ) -> None:
+        self._target = target
+        self._decode = decode
+        self._vocab_size = min(vocab_size, target.config.vocab_size)
+        self._eos_ids = tuple(eos_ids)
+        self._drafter = drafter
+        self._draft_len = draft_len if drafter is not None else 0
+        self._rule = RULES[verification]
+        self._keys = count()
+        self.totals = SpeculationCounters()
+        """Counts of all requests that ended."""
+
+    def prepare(self, prompt: Sequence[int], params: SamplingParams, draft_len: int | None = None) -> SamplingParams:
+        """Checks a request without starting it; returns its params with the seed filled in.
+
+        Raises:
+            PromptError: the prompt is empty, longer than the context, or names an id outside the vocabulary.
+            SamplingParamsError: a token id in an option is outside the vocabulary.
+            SpeculativeConfigError: `draft_len` is negative.
+        """
+        context = self._target.config.context_length
+        if not prompt:
+            raise PromptError(
+                "the prompt has no tokens: expected at least one (this model has no BOS token to start from)"
+            )
+        if len(prompt) >= context:
+            raise PromptError(
+                f"the prompt has {len(prompt)} tokens: expected fewer than the model's context of {context}; shorten it"
+            )
+        for place, token in enumerate(prompt):
+            if not 0 <= token < self._vocab_size:
+                raise PromptError(f"prompt token {place} is {token}: expected an id from 0 to {self._vocab_size - 1}")
+        for token in params.stop_token_ids:
+            if not 0 <= token < self._vocab_size:
+                raise SamplingParamsError(f"stop_token_ids has {token}: expected ids from 0 to {self._vocab_size - 1}")
+        if draft_len is not None and draft_len < 0:
+            raise SpeculativeConfigError(f"num_speculative_tokens={draft_len}: expected at least 0")
+        return params if params.seed is not None else replace(params, seed=fresh_seed())
+
+    def run(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], draft_len: int | None = None
+    ) -> Iterator[list[Request]]:
+        """Starts all requests, then yields after each round those that were delivered tokens.
+
+        The caches are given back when the last one ends, and also when the caller stops early.
+
+        Args:
+            prompts: token ids, one list per request.
+            params: one per request.
+            draft_len: tokens to draft per round for these requests, at most; the engine's own by default.
+
+        Raises:
+            PromptError, SamplingParamsError, SpeculativeConfigError: as `prepare`, before anything is started.
+            CacheFullError: the caches have no room for all of them; nothing was started.
+        """
+        checked = [self.prepare(prompt, own, draft_len) for prompt, own in zip(prompts, params, strict=True)]
+        running: list[Request] = []
+        try:
+            for prompt, own in zip(prompts, checked, strict=True):
+                running.append(self._start(prompt, own, draft_len))
+            while running:
+                delivered = run_round(running, self._target, self._drafter, self._rule)
+                for request in [request for request in running if request.finish_reason is not None]:
+                    running.remove(request)
+                    self._stop(request)
+                if delivered:
+                    yield delivered
+        finally:
+            for request in running:
+                self._stop(request)
+
+    def _start(self, prompt: Sequence[int], params: SamplingParams, draft_len: int | None) -> Request:
+        room = self._target.config.context_length - len(prompt)
+        budget = room if params.max_tokens is None else min(params.max_tokens, room)
+        own_draft_len = self._draft_len if draft_len is None else min(draft_len, self._draft_len)
+        capacity = len(prompt) + budget
+        key = next(self._keys)
+        # A chain's rows fit the tokens it may become; the other branches of a tree need room of their own.
+        branches = own_draft_len * (self._drafter.nodes_per_depth - 1) if self._drafter is not None else 0
+        sequence = self._target.open(capacity + branches)
+        if self._drafter is not None:
+            try:
+                self._drafter.begin(key, capacity)
+            except BaseException:
+                self._target.close(sequence)
+                raise
+        return Request(
+            key=key,
+            tokens=list(prompt),
+            prompt_length=len(prompt),
+            sampler=Sampler(params, self._vocab_size),
+            ending=Ending(params, self._eos_ids, budget, Detokenizer(self._decode, prompt)),
+            draft_len=own_draft_len,
+            sequence=sequence,
+            timing=RequestTiming(time.monotonic()),
+        )
+
+    def _stop(self, request: Request) -> None:
+        self._target.close(request.sequence)
+        if self._drafter is not None:
+            self._drafter.end(request.key)
+        self.totals.add(request.counters)

@@ -1,0 +1,227 @@
+"""`LLM`: a model by name, prompts as text or messages, results as text. The front door for Python.
+
+Owns the translation between callers and the engine: names to models, text to ids, requests to records.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pilotfish.drafters.base import Drafter
+from pilotfish.drafters.draft_model import DraftModelDrafter
+from pilotfish.drafters.ngram import NgramDrafter
+from pilotfish.engine.config import SpeculativeConfig
+from pilotfish.engine.engine import Engine
+from pilotfish.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput, StreamDelta
+from pilotfish.engine.request import Request
+from pilotfish.errors import InvalidInputError, PromptError
+from pilotfish.metrics.counters import SpeculationCounters
+from pilotfish.models.loading import ExecutorChoice, Model, WeightType, load_model
+from pilotfish.models.tokenizer import require_same_tokenizer
+from pilotfish.sampling.params import SamplingParams
+
+Prompt: TypeAlias = str | Sequence[int]
+"""Text, or token ids as the model is to read them."""
+
+Message: TypeAlias = Mapping[str, Any]
+"""`{"role": ..., "content": ...}`"""
+
+
+class LLM:
+    """A target model, with a drafter if `speculative_config` names one.
+
+    The output of a request is a function of weights, prompt, sampling parameters and seed. The drafter, its draft
+    length and the rest of the batch change only how fast it comes.
+
+    Args:
+        model: a Hugging Face directory, a GGUF file, a catalogue name or a hub id.
+        speculative_config: a `SpeculativeConfig` or a dictionary of its fields; `None` is plain decoding.
+        executor: "native", "torch", or "auto" for native where it works.
+        weights: how the native executor stores matrices; "auto" keeps what the checkpoint stores.
+        threads: of the native executor; by default one per physical core this process may use.
+        device: of the PyTorch executor.
+
+    Raises:
+        SpeculativeConfigError: an unknown key or a value out of range.
+        ModelError: a model cannot be found, read or used; names what is wrong.
+        TokenizerMismatchError: target and draft model do not share a tokenizer.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+        executor: ExecutorChoice = "auto",
+        weights: WeightType = "auto",
+        threads: int | None = None,
+        device: str = "cpu",
+    ) -> None:
+        config = speculative_config
+        if config is not None and not isinstance(config, SpeculativeConfig):
+            config = SpeculativeConfig.from_mapping(config)
+        self.speculative_config = config
+
+        def load(name: str | Path) -> Model:
+            return load_model(name, executor=executor, weights=weights, threads=threads, device=device)
+
+        self._model = load(model)
+        self.tokenizer = self._model.tokenizer
+        drafter: Drafter | None = None
+        if config is not None and config.num_speculative_tokens > 0:
+            if config.method == "ngram":
+                drafter = NgramDrafter(config.prompt_lookup_min, config.prompt_lookup_max)
+            else:
+                assert config.model is not None, "checked by SpeculativeConfig"
+                draft = load(config.model)
+                require_same_tokenizer(self.tokenizer, draft.tokenizer)
+                drafter = DraftModelDrafter(draft.executor)
+        self.engine = Engine(
+            self._model.executor,
+            self.tokenizer.decode,
+            self.tokenizer.vocab_size,
+            self._model.eos_ids,
+            drafter=drafter,
+            draft_len=config.num_speculative_tokens if config is not None else 0,
+            verification=config.verification if config is not None else "match",
+        )
+
+    @property
+    def totals(self) -> SpeculationCounters:
+        """Counts over all requests so far."""
+        return self.engine.totals
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        num_speculative_tokens: int | None = None,
+    ) -> list[RequestOutput]:
+        """Continues one prompt or a batch of prompts.
+
+        Args:
+            prompts: text or token ids, one or several.
+            sampling_params: for all prompts, or one for each.
+            num_speculative_tokens: tokens to draft per round for these requests; 0 decodes plainly.
+
+        Raises:
+            PromptError, SamplingParamsError: before anything is generated.
+        """
+        batch = _as_batch(prompts)
+        requests: dict[int, Request] = {}
+        ids = [self._encode(prompt) for prompt in batch]
+        params = _as_params(sampling_params, len(batch))
+        for delivered in self.engine.run(ids, params, num_speculative_tokens):
+            requests.update((request.key, request) for request in delivered)
+        ended = [requests[key] for key in sorted(requests)]
+        return [_output(prompt, request) for prompt, request in zip(batch, ended, strict=True)]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        num_speculative_tokens: int | None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation or a batch of conversations, written out by the model's chat template.
+
+        Raises:
+            PromptError: a message is not of the form `{"role": ..., "content": ...}`.
+            InvalidInputError: the model has no chat template.
+        """
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        if not conversations:
+            raise PromptError("no messages: expected at least one {'role': ..., 'content': ...}")
+        prompts = [self.tokenizer.chat(conversation) for conversation in conversations]  # type: ignore[arg-type]
+        return self.generate(prompts, sampling_params, num_speculative_tokens=num_speculative_tokens)
+
+    def stream(
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        num_speculative_tokens: int | None = None,
+    ) -> Iterator[StreamDelta]:
+        """Continues one prompt, or answers one conversation, round by round.
+
+        Deltas join to the output's text. What might become a stop string is held back until that is decided.
+        Closing the iterator ends the request.
+        """
+        ids = self.tokenizer.chat(prompt) if _is_conversation(prompt) else self._encode(prompt)  # type: ignore[arg-type]
+        params = _as_params(sampling_params, 1)
+        shown = 0
+        for (request,) in self.engine.run([ids], params, num_speculative_tokens):
+            tokens = request.output
+            ended = request.finish_reason is not None
+            yield StreamDelta(
+                pieces=tuple(request.pieces[shown:]),
+                token_ids=tuple(tokens[shown:]),
+                from_draft=tuple(request.from_draft[shown:]),
+                output=_output(prompt if isinstance(prompt, str) else None, request) if ended else None,
+            )
+            shown = len(tokens)
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        ids = self.tokenizer.encode(prompt)
+        if not ids and self.tokenizer.bos_id is not None:
+            return [self.tokenizer.bos_id]
+        return ids
+
+
+def _is_conversation(prompt: Prompt | Sequence[Message]) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if not prompts:
+        raise PromptError("no prompts: expected text, a list of token ids, or a list of these")
+    if all(isinstance(item, int) for item in prompts):
+        return [prompts]  # type: ignore[list-item]
+    for place, item in enumerate(prompts):
+        if not isinstance(item, str | Sequence):
+            raise PromptError(f"prompt {place} is {item!r}: expected text or a list of token ids")
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _as_params(given: SamplingParams | Sequence[SamplingParams] | None, size: int) -> list[SamplingParams]:
+    if given is None:
+        given = SamplingParams()
+    if isinstance(given, SamplingParams):
+        return [given] * size
+    if len(given) != size:
+        raise InvalidInputError(f"got {len(given)} sampling_params for {size} prompts: expected one, or one for each")
+    return list(given)
+
+
+def _output(prompt: Prompt | None, request: Request) -> RequestOutput:
+    counters, timing = request.counters, request.timing
+    assert request.finish_reason is not None, "only ended requests have an output"
+    metrics = RequestMetrics(
+        rounds=counters.rounds,
+        drafted_tokens=counters.drafted_tokens,
+        accepted_tokens=counters.accepted_tokens,
+        accepted_per_position=tuple(counters.accepted_per_position),
+        tokens_per_round=counters.tokens_per_round,
+        acceptance_rate=counters.acceptance_rate,
+        decode_tokens_per_second=timing.decode_tokens_per_second(counters.delivered_tokens),
+        time_to_first_token=timing.time_to_first_token,
+    )
+    completion = CompletionOutput(
+        index=0,
+        text=request.ending.text,
+        token_ids=tuple(request.output),
+        from_draft=tuple(request.from_draft),
+        finish_reason=request.finish_reason,
+        seed=request.sampler.seed,
+        metrics=metrics,
+    )
+    return RequestOutput(
+        prompt=prompt if isinstance(prompt, str) else None,
+        prompt_token_ids=tuple(request.tokens[: request.prompt_length]),
+        outputs=(completion,),
+    )

@@ -1,0 +1,86 @@
+"""One request on its way: its tokens, its end, its counts. Owns what is committed; knows no executor and no drafter."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pilotfish.engine.ending import Ending
+from pilotfish.metrics.counters import RequestTiming, SpeculationCounters
+from pilotfish.sampling.prefix import Prefix
+from pilotfish.sampling.sampler import Sampler
+from pilotfish.terms import ROOT, Draft, FinishReason
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt being continued.
+
+    Attributes:
+        key: unique within an engine.
+        tokens: prompt and delivered output; the last one is pending: committed, but not in the target's cache.
+        prompt_length: how many of them are prompt.
+        sampler: the request's options, seed and noise.
+        ending: its end conditions and its text.
+        draft_len: tokens to draft per round; 0 is plain decoding.
+        sequence: its number in the target's cache.
+        from_draft: for each output token whether it was drafted.
+        pieces: for each output token the text that could be shown once it was delivered.
+    """
+
+    key: int
+    tokens: list[int]
+    prompt_length: int
+    sampler: Sampler
+    ending: Ending
+    draft_len: int
+    sequence: int
+    timing: RequestTiming
+    counters: SpeculationCounters = field(default_factory=SpeculationCounters)
+    from_draft: list[bool] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.ending.reason
+
+    @property
+    def draft_budget(self) -> int:
+        """Most tokens worth drafting now: with the target's own token they must fit what may still be delivered."""
+        return min(self.draft_len, self.ending.budget - 1)
+
+    def prefixes(self, draft: Draft) -> list[Prefix]:
+        """The prefix of each row of a round: the pending token's, then each draft node's with its own path."""
+        paths: list[tuple[int, ...]] = []
+        for token, parent in zip(draft.tokens, draft.parents, strict=True):
+            above = () if parent == ROOT else paths[parent]
+            paths.append((*above, token))
+        return [Prefix(self.tokens, self.prompt_length, path) for path in [(), *paths]]
+
+    def deliver(self, tokens: Sequence[int], accepted: int, drafted: int, now: float) -> int:
+        """Commits a round's tokens up to the first end, and counts them.
+
+        Args:
+            tokens: the accepted drafted tokens, then the target's own.
+            accepted: how many of them were drafted.
+            drafted: how many tokens the draft had.
+            now: the clock.
+
+        Returns:
+            how many tokens were delivered, at least one.
+        """
+        delivered = 0
+        for token in tokens:
+            delivered += 1
+            ended = self.ending.push(token) is not None
+            self.pieces.append(self.ending.release())
+            if ended:
+                break
+        self.tokens.extend(tokens[:delivered])
+        kept = min(accepted, delivered)
+        self.from_draft.extend(place < kept for place in range(delivered))
+        self.counters.record(drafted=drafted, accepted=kept, delivered=delivered)
+        self.timing.record(now, delivered)
+        return delivered

@@ -1,0 +1,108 @@
+"""A model by name becomes an executor and a tokenizer: `load_model`.
+
+Owns the choice of executor. Knows no file format; `files.py` finds and reads the model.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pilotfish.errors import ExecutorUnavailableError, InvalidInputError, UnsupportedModelError
+from pilotfish.models.base import Executor
+from pilotfish.models.files import ModelFiles, resolve
+from pilotfish.models.tokenizer import Tokenizer, load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+ExecutorChoice: TypeAlias = Literal["auto", "native", "torch"]
+WeightType: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model ready to run.
+
+    Attributes:
+        files: where it came from.
+        eos_ids: its end-of-sequence ids.
+    """
+
+    files: ModelFiles
+    executor: Executor
+    tokenizer: Tokenizer
+    eos_ids: tuple[int, ...]
+
+
+def load_model(
+    name: str | Path,
+    *,
+    executor: ExecutorChoice = "auto",
+    weights: WeightType = "auto",
+    threads: int | None = None,
+    device: str = "cpu",
+) -> Model:
+    """Finds a model and makes it ready to run.
+
+    Args:
+        name: a Hugging Face directory, a GGUF file, a catalogue name or a hub id.
+        executor: "native", "torch", or "auto": native on the CPU where the extension works, PyTorch elsewhere.
+        weights: how the native executor stores matrices; the PyTorch executor computes in float32.
+        threads: of the native executor; by default one per physical core this process may use.
+        device: where the PyTorch executor runs.
+
+    Raises:
+        InvalidInputError: an option has a value that is not one of its choices, or contradicts another.
+        ModelNotFoundError, UnsupportedModelError, CorruptModelError: the model cannot be found, read or used.
+        ExecutorUnavailableError: the native executor was asked for by name and does not work here.
+    """
+    _require_choice("executor", executor, ("auto", "native", "torch"))
+    _require_choice("weights", weights, ("auto", "float32", "bfloat16", "int8"))
+    if threads is not None and threads < 1:
+        raise InvalidInputError(f"threads={threads}: expected at least 1")
+    if executor == "native" and device != "cpu":
+        raise InvalidInputError(f"executor='native' runs on the CPU, got device={device!r}: use executor='torch'")
+    native = executor != "torch" and device == "cpu" and _native_works()
+    if executor == "native" and not native:
+        raise ExecutorUnavailableError(
+            "executor='native', but the native extension does not load here: reinstall pilotfish with a C++ compiler, "
+            "or use executor='torch'"
+        )
+    if not native and weights not in ("auto", "float32"):
+        raise InvalidInputError(f"weights={weights!r} needs the native executor: the PyTorch executor stores float32")
+
+    files = resolve(name)
+    tokenizer = load_tokenizer(files.tokenizer_path)
+    if tokenizer.vocab_size > files.config.vocab_size:
+        raise UnsupportedModelError(
+            f"{files.name}: the tokenizer knows {tokenizer.vocab_size} ids, the model embeds "
+            f"{files.config.vocab_size}: expected an embedding for every id; resize it to the tokenizer"
+        )
+    return Model(files, _executor(files, native, weights, threads, device), tokenizer, files.eos_ids)
+
+
+def _executor(files: ModelFiles, native: bool, weights: WeightType, threads: int | None, device: str) -> Executor:
+    if native:
+        from pilotfish.models.native_executor import NativeExecutor
+
+        return NativeExecutor(files.config, files.weights, weight_type=weights, threads=threads)
+    from pilotfish.models.torch_executor import TorchExecutor
+
+    return TorchExecutor(files.config, files.weights, device=device)
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidInputError(f"{name}={value!r}: expected one of {', '.join(choices)}")
+
+
+@cache
+def _native_works() -> bool:
+    """Whether the extension loads; says once why not."""
+    try:
+        import pilotfish._native  # noqa: F401
+    except ImportError as error:
+        logger.warning("running on the PyTorch executor: the native extension does not load (%s)", error)
+        return False
+    return True
