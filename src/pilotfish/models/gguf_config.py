@@ -27,8 +27,8 @@ READ_KEYS = {
     "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length",
     "attention.layer_norm_rms_epsilon", "attention.scale", "attention.sliding_window",
     "attention.sliding_window_pattern", "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa",
-    "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned",
+    "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
 }  # fmt: skip
 HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "expert_count": (0,),
@@ -37,6 +37,8 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "use_parallel_residual": (False,),
     "tensor_data_layout": ("Meta AI original pth",),
     "pooling_type": (0,),
+    "rope.scaling.attn_factor": (1.0,),
+    "rope.scaling.finetuned": (True, False),
     "attn_logit_softcapping": (0.0,),
     "final_logit_softcapping": (0.0,),
 }
@@ -106,8 +108,12 @@ def gguf_decoder_config(path: Path, header: GgufHeader, rope_factors: Sequence[f
             f"{path}: architecture {metadata.architecture!r} is not covered; expected one of {', '.join(FAMILIES)}"
         )
     refuse_unknown_options(metadata)
+    try:
+        described = decoder_config(hugging_face_config(metadata, header))
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     config = replace(
-        decoder_config(hugging_face_config(metadata, header)),
+        described,
         norm_offset=0.0,
         qkv_bias="blk.0.attn_q.bias" in header.tensors,
         output_bias="blk.0.attn_output.bias" in header.tensors,
@@ -183,8 +189,6 @@ def rope_scaling(metadata: Metadata, context: int) -> dict[str, Any] | None:
         scaling["original_max_position_embeddings"] = metadata.integer("rope.scaling.original_context_length", context)
         scaling["beta_fast"] = metadata.number("rope.scaling.yarn_beta_fast", 32.0)
         scaling["beta_slow"] = metadata.number("rope.scaling.yarn_beta_slow", 1.0)
-    if metadata.number("rope.scaling.attn_factor", 1.0) != 1.0:
-        raise UnsupportedModelError(f"{metadata.path}: rope.scaling.attn_factor is covered only where it is 1")
     return scaling
 
 
