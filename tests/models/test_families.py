@@ -59,6 +59,11 @@ PUBLISHED = {
         "head_dim": 16,
         "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 1.25},
     },
+    "qwen3-yarn-context-outside": {
+        "model_type": "qwen3",
+        "original_max_position_embeddings": 16,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    },
     "smollm3": {"model_type": "smollm3"},
     "smollm3-interval": {"model_type": "smollm3", "no_rope_layer_interval": 3, "mlp_bias": True},
     "smollm3-window": {
@@ -172,6 +177,15 @@ def test_gemma3_multimodal_is_its_text_model_with_the_defaults_its_file_leaves_o
     assert [layer.sliding_window for layer in config.layers[:6]] == [1024] * 5 + [None]
     assert config.layers[5].rope.inv_freq[0] == pytest.approx(1 / 8)
     assert config.layers[0].rope.inv_freq[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "tied"), [(None, None, True), (False, None, False), (False, True, True), (True, False, False)]
+)
+def test_gemma3_multimodal_ties_embeddings_as_the_innermost_key_says(outer, inner, tied):
+    text = {"tie_word_embeddings": inner}  # a null counts as absent
+    config = {"model_type": "gemma3", "text_config": text, "tie_word_embeddings": outer}
+    assert decoder_config(config).tie_word_embeddings is tied
 
 
 UNSUPPORTED = {

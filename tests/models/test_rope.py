@@ -54,7 +54,7 @@ def test_llama3_frequencies_equal_transformers(original_context):
 @pytest.mark.parametrize("theta", [10_000.0, 1_000_000.0])
 @pytest.mark.parametrize("truncate", [True, False])
 @pytest.mark.parametrize("betas", [(32.0, 1.0), (16.0, 2.0)])
-@pytest.mark.parametrize("original_context", [8, 2048])
+@pytest.mark.parametrize("original_context", [6, 8, 2048])
 def test_yarn_equals_transformers(theta, truncate, betas, original_context):
     fast, slow = betas
     expected, attention_factor = transformers_rope(

@@ -111,6 +111,8 @@ def test_truncate_then_going_on_equals_a_fresh_run(executors, case, length):
     executor.forward([Segment(sequence, random_tokens(4, seed=3))])  # nodes, to be dropped too
     executor.truncate(sequence, length)
     assert executor.length(sequence) == length
+    with pytest.raises(RowsError, match="it has 0 nodes"):
+        executor.keep(sequence, [0])
     logits = executor.forward([Segment(sequence, following)]).logits
     assert_close(logits, chain_logits(executor, prefix[:length] + following)[length:])
 

@@ -59,7 +59,11 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral-window": {"model_type": "mistral", "sliding_window": 5},
     "qwen2": {"model_type": "qwen2"},
     "qwen2-window": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2},
-    "qwen2-yarn-tied": {"model_type": "qwen2", "rope_parameters": _YARN, "tie_word_embeddings": True},
+    "qwen2-yarn-tied": {
+        "model_type": "qwen2",
+        "rope_parameters": {**_YARN, "attention_factor": 1.5},
+        "tie_word_embeddings": True,
+    },
     "qwen3": {"model_type": "qwen3"},
     "qwen3-biases-window": {
         "model_type": "qwen3",

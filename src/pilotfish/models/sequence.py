@@ -36,7 +36,7 @@ class SequenceState:
         self.number = number
         self.capacity = capacity
         self.nodes: list[Node] = []
-        # For each committed token the layers that hold it and all before it: a running minimum.
+        # Layers that hold each committed token. Never rising: a node cannot pass through more than those before it.
         self._committed_layers: list[int] = []
 
     @property
@@ -123,9 +123,7 @@ class SequenceState:
 
     def keep(self, path: Sequence[int]) -> None:
         """Commits the nodes of a checked path and drops the rest."""
-        for node in path:
-            so_far = self._committed_layers[-1] if self._committed_layers else self.nodes[node].layers
-            self._committed_layers.append(min(so_far, self.nodes[node].layers))
+        self._committed_layers.extend(self.nodes[node].layers for node in path)
         self.nodes.clear()
 
     def check_length(self, length: int) -> None:
