@@ -1,2 +1,284 @@
+// The Python face of the native code: checks shapes and types of arrays, releases the interpreter lock, maps faults to
+// the package's exceptions. Knows nothing of PyTorch; its tensors arrive through DLPack.
 #include <nanobind/nanobind.h>
-NB_MODULE(_native, m) { m.def("answer", [] { return 42; }); }
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <exception>
+#include <map>
+
+#include "decoder.h"
+#include "faults.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+using namespace pilotfish;
+
+namespace {
+
+using AnyArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+template <class T, int Dimensions>
+using Array = nb::ndarray<T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+using Vector = Array<const float, 1>;
+
+const std::map<std::string, Place> kPlaces = {
+    {"query", Place::kQuery},     {"key", Place::kKey},   {"value", Place::kValue},         {"output", Place::kOutput},
+    {"gate_up", Place::kGateUp}, {"down", Place::kDown}, {"embedding", Place::kEmbedding}, {"head", Place::kHead}};
+const std::map<std::string, Norm> kNorms = {
+    {"attention_in", Norm::kAttentionIn}, {"attention_out", Norm::kAttentionOut}, {"mlp_in", Norm::kMlpIn},
+    {"mlp_out", Norm::kMlpOut},           {"query", Norm::kQuery},                {"key", Norm::kKey},
+    {"final", Norm::kFinal}};
+const std::map<std::string, FloatStorage> kStorages = {
+    {"float32", FloatStorage::kFloat32}, {"bfloat16", FloatStorage::kBFloat16}, {"int8", FloatStorage::kInt8}};
+
+template <class Value>
+Value named(const std::map<std::string, Value>& values, const std::string& name) {
+  const auto found = values.find(name);
+  if (found == values.end()) throw nb::value_error(("unknown name: " + name).c_str());
+  return found->second;
+}
+
+// Rows and inputs of each source of a place, so that no packing reads beyond an array.
+void check_shapes(const Decoder& decoder, Place place, const std::vector<std::pair<int64_t, int64_t>>& shapes,
+                  const std::vector<Vector>& biases) {
+  const DecoderSpec& spec = decoder.spec();
+  int64_t rows = spec.hidden, inputs = spec.hidden;
+  if (place == Place::kQuery) rows = spec.heads * spec.head_dim;
+  if (place == Place::kKey || place == Place::kValue) rows = spec.kv_heads * spec.head_dim;
+  if (place == Place::kGateUp) rows = spec.intermediate;
+  if (place == Place::kEmbedding || place == Place::kHead) rows = spec.vocab;
+  if (place == Place::kOutput) inputs = spec.heads * spec.head_dim;
+  if (place == Place::kDown) inputs = spec.intermediate;
+  const size_t expected = place == Place::kGateUp ? 2 : 1;
+  if (shapes.size() != expected || (!biases.empty() && biases.size() != expected))
+    fail<TensorFault>("got ", shapes.size(), " matrices and ", biases.size(), " biases; expected ", expected);
+  for (const auto& [got_rows, got_inputs] : shapes)
+    if (got_rows != rows || got_inputs != inputs)
+      fail<TensorFault>("a matrix is ", got_rows, " x ", got_inputs, "; expected ", rows, " x ", inputs);
+  for (const Vector& bias : biases)
+    if (static_cast<int64_t>(bias.shape(0)) != rows)
+      fail<TensorFault>("a bias has ", bias.shape(0), " entries; expected ", rows);
+}
+
+std::vector<std::vector<float>> copy_biases(const std::vector<Vector>& biases) {
+  std::vector<std::vector<float>> copies;
+  for (const Vector& bias : biases) copies.emplace_back(bias.data(), bias.data() + bias.shape(0));
+  return copies;
+}
+
+void pack_floats_into(Decoder& decoder, int64_t layer, const std::string& place_name,
+                      const std::vector<AnyArray>& matrices, const std::string& storage_name,
+                      const std::vector<Vector>& biases) {
+  const Place place = named(kPlaces, place_name);
+  const FloatStorage storage = named(kStorages, storage_name);
+  std::vector<FloatSource> sources;
+  std::vector<std::pair<int64_t, int64_t>> shapes;
+  for (const AnyArray& matrix : matrices) {
+    if (matrix.ndim() != 2) fail<TensorFault>("a matrix has ", matrix.ndim(), " dimensions; expected 2");
+    const nb::dlpack::dtype type = matrix.dtype();
+    const bool real = type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) && type.lanes == 1;
+    const bool brain = type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat) && type.lanes == 1;
+    Element element = Element::kFloat32;
+    if (brain && type.bits == 16)
+      element = Element::kBFloat16;
+    else if (real && type.bits == 16)
+      element = Element::kFloat16;
+    else if (!(real && type.bits == 32))
+      fail<TensorFault>("a matrix is neither float32, float16 nor bfloat16");
+    sources.push_back({matrix.data(), element});
+    shapes.emplace_back(matrix.shape(0), matrix.shape(1));
+  }
+  check_shapes(decoder, place, shapes, biases);
+  const auto copies = copy_biases(biases);
+  nb::gil_scoped_release release;
+  decoder.pack(layer, place, sources, storage, copies);
+}
+
+void pack_grouped_into(Decoder& decoder, int64_t layer, const std::string& place_name,
+                       const std::vector<std::tuple<Array<const int8_t, 2>, Array<const float, 2>,
+                                                    std::optional<Array<const float, 2>>>>& matrices,
+                       const std::vector<Vector>& biases) {
+  const Place place = named(kPlaces, place_name);
+  std::vector<GroupedSource> sources;
+  std::vector<std::pair<int64_t, int64_t>> shapes;
+  const auto check_factors = [](const Array<const float, 2>& factors, int64_t rows, int64_t inputs) {
+    if (static_cast<int64_t>(factors.shape(0)) != rows || static_cast<int64_t>(factors.shape(1)) * kGroup != inputs)
+      fail<TensorFault>("scales or minimums are ", factors.shape(0), " x ", factors.shape(1), "; expected ", rows,
+                        " x ", inputs / kGroup);
+  };
+  for (const auto& [quants, scales, minimums] : matrices) {
+    const int64_t rows = static_cast<int64_t>(quants.shape(0)), inputs = static_cast<int64_t>(quants.shape(1));
+    check_factors(scales, rows, inputs);
+    if (minimums) check_factors(*minimums, rows, inputs);
+    sources.push_back({quants.data(), scales.data(), minimums ? minimums->data() : nullptr});
+    shapes.emplace_back(rows, inputs);
+  }
+  check_shapes(decoder, place, shapes, biases);
+  const auto copies = copy_biases(biases);
+  nb::gil_scoped_release release;
+  decoder.pack(layer, place, sources, copies);
+}
+
+// A segment as Python passes it: sequence, rows, first node, whether it is a chain, first row with logits.
+using SegmentTuple = std::tuple<int64_t, int64_t, int64_t, bool, int64_t>;
+
+void forward(Decoder& decoder, const std::vector<SegmentTuple>& segments, std::vector<int64_t> tokens,
+             std::vector<int64_t> parents, int64_t start, int64_t stop,
+             std::optional<Array<const float, 2>> hidden_in, std::vector<int64_t> capture, Array<float, 2> logits,
+             const std::vector<Array<float, 2>>& captured) {
+  PassRequest request;
+  const size_t rows = tokens.size(), hidden = static_cast<size_t>(decoder.spec().hidden);
+  for (const auto& [sequence, count, first_node, chain, logits_from] : segments)
+    request.segments.push_back({sequence, count, first_node, chain, logits_from});
+  const auto check_states = [&](const char* name, size_t got_rows, size_t got_width) {
+    if (got_rows != rows || got_width != hidden)
+      fail<RowsFault>(name, " is ", got_rows, " x ", got_width, "; expected ", rows, " x ", hidden);
+  };
+  if (hidden_in) {
+    check_states("hidden_in", hidden_in->shape(0), hidden_in->shape(1));
+    request.hidden_in = hidden_in->data();
+  }
+  if (captured.size() != capture.size()) fail<RowsFault>("capture and captured differ in length");
+  for (const auto& states : captured) {
+    check_states("captured", states.shape(0), states.shape(1));
+    request.captured.push_back(states.data());
+  }
+  if (static_cast<int64_t>(logits.shape(1)) != decoder.spec().vocab)
+    fail<RowsFault>("logits has ", logits.shape(1), " columns; expected ", decoder.spec().vocab);
+  request.logits = logits.data();
+  request.logit_rows = static_cast<int64_t>(logits.shape(0));
+  request.tokens = std::move(tokens);
+  request.parents = std::move(parents);
+  request.start = start;
+  request.stop = stop;
+  request.capture = std::move(capture);
+  nb::gil_scoped_release release;
+  decoder.forward(request);
+}
+
+nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> gumbel_argmax(Array<const float, 2> scores, uint64_t seed,
+                                                           Array<const int64_t, 1> positions) {
+  const size_t rows = scores.shape(0), vocabulary = scores.shape(1);
+  if (positions.shape(0) != rows)
+    fail<RowsFault>("positions has ", positions.shape(0), " entries; expected one per row, ", rows);
+  auto* choices = new int64_t[rows ? rows : 1];
+  nb::capsule owner(choices, [](void* data) noexcept { delete[] static_cast<int64_t*>(data); });
+  {
+    nb::gil_scoped_release release;
+    const auto choose = [&](int64_t row) {
+      choices[row] =
+          kernels().gumbel_argmax(scores.data() + static_cast<size_t>(row) * vocabulary,
+                                  static_cast<int64_t>(vocabulary), seed,
+                                  static_cast<uint32_t>(static_cast<uint64_t>(positions.data()[row])));
+    };
+    if (rows > 1) {
+      static const int threads = available_cores();
+      run_team(threads, [&](Worker& worker) {
+        worker.share(static_cast<int64_t>(rows), [&](int64_t row, int64_t) { choose(row); });
+      });
+    } else if (rows == 1) {
+      choose(0);
+    }
+  }
+  for (size_t row = 0; row < rows; ++row)
+    if (choices[row] < 0) fail<RowsFault>("every score of row ", row, " is -inf or NaN; expected at least one to choose");
+  return nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(choices, {rows}, owner);
+}
+
+void translate(const std::exception_ptr& pointer, void*) {
+  const auto raise = [](const char* name, const std::exception& fault) {
+    const nb::object type = nb::module_::import_("pilotfish.errors").attr(name);
+    PyErr_SetString(type.ptr(), fault.what());
+  };
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const RowsFault& fault) {
+    raise("RowsError", fault);
+  } catch (const CacheFullFault& fault) {
+    raise("CacheFullError", fault);
+  } catch (const TensorFault& fault) {
+    raise("CorruptModelError", fault);
+  } catch (const BusyFault& fault) {
+    raise("PilotfishError", fault);
+  }
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  nb::register_exception_translator(translate);
+
+  nb::class_<DecoderSpec>(m, "DecoderSpec")
+      .def(nb::init<>())
+      .def_rw("vocab", &DecoderSpec::vocab)
+      .def_rw("hidden", &DecoderSpec::hidden)
+      .def_rw("intermediate", &DecoderSpec::intermediate)
+      .def_rw("heads", &DecoderSpec::heads)
+      .def_rw("kv_heads", &DecoderSpec::kv_heads)
+      .def_rw("head_dim", &DecoderSpec::head_dim)
+      .def_rw("norm_eps", &DecoderSpec::norm_eps)
+      .def_rw("query_scale", &DecoderSpec::query_scale)
+      .def_rw("embedding_scale", &DecoderSpec::embedding_scale)
+      .def_rw("qk_norm", &DecoderSpec::qk_norm)
+      .def_rw("sandwich_norms", &DecoderSpec::sandwich_norms)
+      .def_prop_rw(
+          "gelu_tanh", [](const DecoderSpec& spec) { return spec.activation == Activation::kGeluTanh; },
+          [](DecoderSpec& spec, bool gelu) { spec.activation = gelu ? Activation::kGeluTanh : Activation::kSilu; })
+      .def(
+          "add_rope",
+          [](DecoderSpec& spec, std::vector<double> inv_freq, double attention_factor) {
+            spec.ropes.push_back({std::move(inv_freq), attention_factor});
+          },
+          nb::arg("inv_freq"), nb::arg("attention_factor"))
+      .def(
+          "add_layer", [](DecoderSpec& spec, int64_t rope, int64_t window) { spec.layers.push_back({rope, window}); },
+          nb::arg("rope"), nb::arg("window"));
+
+  nb::class_<Decoder>(m, "Decoder")
+      .def(nb::init<DecoderSpec, int, int64_t>(), nb::arg("spec"), nb::arg("threads"), nb::arg("cache_pages"))
+      .def(
+          "set_norm",
+          [](Decoder& decoder, int64_t layer, const std::string& name, Vector values) {
+            decoder.set_norm(layer, named(kNorms, name), values.data(), static_cast<int64_t>(values.shape(0)));
+          },
+          nb::arg("layer"), nb::arg("name"), nb::arg("values"))
+      .def("pack_floats", &pack_floats_into, nb::arg("layer"), nb::arg("place"), nb::arg("matrices"),
+           nb::arg("storage"), nb::arg("biases"))
+      .def("pack_grouped", &pack_grouped_into, nb::arg("layer"), nb::arg("place"), nb::arg("matrices"),
+           nb::arg("biases"))
+      .def("tie_head", &Decoder::tie_head)
+      .def("check_loaded", &Decoder::check_loaded)
+      .def("open", &Decoder::open, nb::arg("capacity"))
+      .def("close", &Decoder::close, nb::arg("sequence"))
+      .def("length", &Decoder::length, nb::arg("sequence"))
+      .def("nodes", &Decoder::nodes, nb::arg("sequence"))
+      .def("keep", &Decoder::keep, nb::arg("sequence"), nb::arg("path"))
+      .def("truncate", &Decoder::truncate, nb::arg("sequence"), nb::arg("length"))
+      .def("forward", &forward, nb::arg("segments"), nb::arg("tokens"), nb::arg("parents"), nb::arg("start"),
+           nb::arg("stop"), nb::arg("hidden_in").none(), nb::arg("capture"), nb::arg("logits"), nb::arg("captured"))
+      .def_prop_ro("threads", &Decoder::threads)
+      .def_prop_ro("weight_bytes", &Decoder::weight_bytes)
+      .def_prop_ro("free_pages", [](const Decoder& decoder) { return decoder.cache().free_pages(); })
+      .def_prop_ro("total_pages", [](const Decoder& decoder) { return decoder.cache().total_pages(); })
+      .def_prop_ro("page_bytes", [](const Decoder& decoder) { return decoder.cache().page_bytes(); });
+
+  m.attr("PAGE_POSITIONS") = kPagePositions;
+  m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("seed"), nb::arg("positions"));
+  m.def("instruction_sets", &instruction_sets);
+  m.def("isa", [] { return std::string(kernels().name); });
+  m.def("select_isa", &select_instruction_set, nb::arg("name"));
+  m.def("cpu_features", &processor_features);
+  m.def("available_cores", &available_cores);
+  const auto measured = [](double (*measure)(int), int threads) {
+    if (threads < 1 || threads > 512) fail<RowsFault>("threads is ", threads, "; expected 1 to 512");
+    nb::gil_scoped_release release;
+    return measure(threads);
+  };
+  m.def("measure_bandwidth", [measured](int threads) { return measured(measure_bandwidth, threads); },
+        nb::arg("threads"));
+  m.def("measure_flops", [measured](int threads) { return measured(measure_flops, threads); }, nb::arg("threads"));
+}

@@ -1,0 +1,182 @@
+// Attention of a block of rows over one key-value head, page by page with an online softmax in position order.
+//
+// A page is 32 positions aligned to position 0, so the steps of the softmax depend on a row's own position only. A score
+// is one chain over the head dimension and an output one chain over positions; neither notices where a page lies, which
+// slot a tree's node occupies, or what other rows are computed.
+
+template <int Rows, int Width>
+void add_values(const float* weights, int64_t first, int64_t last, const float* const* values, float* out,
+                int64_t stride) {
+  V16 sums[Rows][Width];
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < Width; ++v) sums[r][v] = load(out + r * stride + v * 16);
+  for (int64_t i = first; i < last; ++i) {
+    const float* value = values[i];
+    V16 w[Width];
+#pragma GCC unroll 2
+    for (int v = 0; v < Width; ++v) w[v] = load(value + v * 16);
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const V16 weight = splat(weights[r * kPagePositions + i]);
+#pragma GCC unroll 2
+      for (int v = 0; v < Width; ++v) sums[r][v] = fma(weight, w[v], sums[r][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < Width; ++v) store(out + r * stride + v * 16, sums[r][v]);
+}
+
+template <int Rows, int Width>
+void add_values_of(int64_t rows, const float* weights, int64_t first, int64_t last, const float* const* values,
+                   float* out, int64_t stride) {
+  if constexpr (Rows > 1) {
+    if (rows < Rows) return add_values_of<Rows - 1, Width>(rows, weights, first, last, values, out, stride);
+  }
+  add_values<Rows, Width>(weights, first, last, values, out, stride);
+}
+
+// out[row] += sum over positions of weight[row][position] * value[position], for rows that see the same positions.
+void add_page_values(int64_t rows, const float* weights, int64_t first, int64_t last, const float* const* values,
+                     int64_t dim, float* out, int64_t stride) {
+  const float* shifted[kPagePositions];
+  for (int64_t d = 0; d < dim; d += 32) {
+    for (int64_t i = first; i < last; ++i) shifted[i] = values[i] + d;
+    for (int64_t done = 0; done < rows;) {
+      const float* w = weights + done * kPagePositions;
+      float* to = out + done * stride + d;
+      const int64_t left = rows - done;
+      if (dim - d >= 32) {
+        const int64_t some = left < kWideRows ? left : kWideRows;
+        add_values_of<kWideRows, 2>(some, w, first, last, shifted, to, stride);
+        done += some;
+      } else {
+        const int64_t some = left < kMaxRows ? left : kMaxRows;
+        add_values_of<kMaxRows, 1>(some, w, first, last, shifted, to, stride);
+        done += some;
+      }
+    }
+  }
+}
+
+// Turns the 32 scores of one step into weights, given the largest score and the sum so far; rescales what was summed.
+void softmax_step(float* scores, uint32_t seen, float* largest, float* total, float* out, int64_t dim) {
+  V16 a = load(scores), b = load(scores + 16);
+  if (seen != 0xffffffffu) {
+    a = keep_lanes(a, seen & 0xffffu, kMinusInfinity);
+    b = keep_lanes(b, seen >> 16, kMinusInfinity);
+  }
+  const float before = *largest, here = max_lanes(larger(a, b));
+  const float now = here > before ? here : before;
+  a = exponential(sub(a, splat(now)));
+  b = exponential(sub(b, splat(now)));
+  store(scores, a);
+  store(scores + 16, b);
+  float factor = 1.0f;
+  if (now != before) {
+    alignas(64) float lanes[16];
+    const V16 scale = exponential(splat(before - now));
+    store(lanes, scale);
+    factor = lanes[0];
+    for (int64_t d = 0; d < dim; d += 16) store(out + d, mul(load(out + d), scale));
+  }
+  *total = __builtin_fmaf(*total, factor, sum_lanes(add(a, b)));
+  *largest = now;
+}
+
+void page_scores(const AttendArgs& a, const float* page, float* scores, int64_t queries) {
+  LinearArgs args{};
+  args.storage = Storage::kFloat32;
+  args.tile = reinterpret_cast<const uint8_t*>(page + a.key_offset);
+  args.k = a.head_dim;
+  args.rows = queries;
+  args.x = a.query;
+  args.x_stride = a.padded_dim;
+  args.out = scores;
+  linear_tile<Float32Tile>(args);
+}
+
+void attend(const AttendArgs& a) {
+  const int64_t queries = a.rows * a.heads;
+  float* scores = a.scratch;
+  float* largest = scores + queries * kPagePositions;
+  float* total = largest + queries;
+  float* node_scores = total + queries;  // [page][head][32], only for a row of a tree
+  for (int64_t q = 0; q < queries; ++q) {
+    largest[q] = kMinusInfinity;
+    total[q] = 0.0f;
+  }
+  __builtin_memset(a.out, 0, sizeof(float) * static_cast<size_t>(queries * a.padded_dim));
+
+  const int64_t first_node_page = a.path ? a.committed / kPagePositions : INT64_MAX;
+  if (a.path) {
+    const int64_t last_slot = a.committed + a.path[a.path_length - 1];
+    for (int64_t p = first_node_page; p <= last_slot / kPagePositions; ++p)
+      page_scores(a, a.pages[p], node_scores + (p - first_node_page) * a.heads * kPagePositions, queries);
+  }
+
+  const int64_t last_position = a.position[a.rows - 1];
+  const int64_t lowest = a.window && a.position[0] >= a.window ? a.position[0] - a.window + 1 : 0;
+  const float* values[kPagePositions];
+  for (int64_t p = lowest / kPagePositions; p <= last_position / kPagePositions; ++p) {
+    const int64_t start = p * kPagePositions;
+    if (p < first_node_page) {
+      page_scores(a, a.pages[p], scores, queries);
+      const float* value = a.pages[p] + a.value_offset;
+      for (int64_t i = 0; i < kPagePositions; ++i) values[i] = value + i * a.padded_dim;
+    } else {
+      for (int64_t i = 0; i < kPagePositions; ++i) {
+        int64_t position = start + i;
+        if (position > last_position) position = last_position;  // not seen; any slot of this row will do
+        const int64_t slot =
+            position < a.committed ? position : a.committed + a.path[position - a.committed];
+        const int64_t page = slot / kPagePositions, lane = slot % kPagePositions;
+        values[i] = a.pages[page] + a.value_offset + lane * a.padded_dim;
+        const float* from = node_scores + (page - first_node_page) * a.heads * kPagePositions + lane;
+        for (int64_t h = 0; h < a.heads; ++h) scores[h * kPagePositions + i] = from[h * kPagePositions];
+      }
+    }
+    for (int64_t row = 0; row < a.rows; ++row) {
+      const int64_t position = a.position[row];
+      const int64_t from = a.window && position >= a.window ? position - a.window + 1 : 0;
+      const int64_t first = from > start ? from - start : 0;
+      const int64_t last = position - start + 1 < kPagePositions ? position - start + 1 : kPagePositions;
+      if (first >= last) continue;
+      const uint32_t upto = last == 32 ? 0xffffffffu : (1u << last) - 1u;
+      const uint32_t seen = upto & ~((1u << first) - 1u);
+      const int64_t q = row * a.heads;
+      for (int64_t h = q; h < q + a.heads; ++h)
+        softmax_step(scores + h * kPagePositions, seen, largest + h, total + h, a.out + h * a.padded_dim,
+                     a.padded_dim);
+    }
+    // Values: rows that see the whole page together, the others one by one.
+    for (int64_t row = 0; row < a.rows;) {
+      int64_t together = 0, first = 0, last = 0;
+      for (int64_t r = row; r < a.rows; ++r) {
+        const int64_t position = a.position[r];
+        const int64_t from = a.window && position >= a.window ? position - a.window + 1 : 0;
+        const int64_t lo = from > start ? from - start : 0;
+        const int64_t hi = position - start + 1 < kPagePositions ? position - start + 1 : kPagePositions;
+        if (together == 0) {
+          first = lo;
+          last = hi;
+        } else if (lo != first || hi != last) {
+          break;
+        }
+        ++together;
+      }
+      if (first < last)
+        add_page_values(together * a.heads, scores + row * a.heads * kPagePositions, first, last, values,
+                        a.padded_dim, a.out + row * a.heads * a.padded_dim, a.padded_dim);
+      row += together;
+    }
+  }
+  for (int64_t q = 0; q < queries; ++q) {
+    const V16 inverse = splat(1.0f / total[q]);
+    float* out = a.out + q * a.padded_dim;
+    for (int64_t d = 0; d < a.padded_dim; d += 16) store(out + d, mul(load(out + d), inverse));
+  }
+}

@@ -1,0 +1,23 @@
+// The kernels for one instruction set. Everything is internal to this file, so that no code built with its flags can be
+// chosen by the linker for the rest of the program.
+#include <immintrin.h>
+#include "kernels.h"
+#include "numbers.h"
+
+namespace pilotfish {
+namespace {
+#include "simd_avx2.inl"
+// The order matters: each builds on the one before.
+#include "kernels_math.inl"
+#include "kernels_linear.inl"
+#include "kernels_attention.inl"
+#include "kernels_noise.inl"
+}  // namespace
+
+const KernelTable& avx2_kernels() {
+  static constexpr KernelTable table{"avx2",     linear,        attend, rms_norm, gate, group_sums,
+                                     gumbel_argmax, multiply_add_burst};
+  return table;
+}
+
+}  // namespace pilotfish

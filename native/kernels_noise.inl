@@ -1,0 +1,96 @@
+// argmax of score + Gumbel noise. The noise of a token is a pure function of (seed, position, token): word token % 4 of
+// Philox-4x32-10 (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405) at counter (token / 4, position, 0, 0).
+
+constexpr int kCounters = 16, kBatch = 4 * kCounters;  // tokens whose noise is made together
+constexpr float kLargestNoise = 22.95f;                // above -log(-log(1 - 2^-33)) = 22.87
+
+// words[w][i] = word w of the counter first + i.
+void philox_batch(uint32_t first, uint32_t position, uint64_t seed, uint32_t words[4][kCounters]) {
+  uint32_t a[kCounters], b[kCounters], c[kCounters], d[kCounters];
+  uint32_t key_low = static_cast<uint32_t>(seed), key_high = static_cast<uint32_t>(seed >> 32);
+  for (int i = 0; i < kCounters; ++i) {
+    a[i] = first + static_cast<uint32_t>(i);
+    b[i] = position;
+    c[i] = 0;
+    d[i] = 0;
+  }
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < kCounters; ++i) {
+      const uint64_t left = static_cast<uint64_t>(a[i]) * 0xD2511F53u, right = static_cast<uint64_t>(c[i]) * 0xCD9E8D57u;
+      a[i] = static_cast<uint32_t>(right >> 32) ^ b[i] ^ key_low;
+      b[i] = static_cast<uint32_t>(right);
+      c[i] = static_cast<uint32_t>(left >> 32) ^ d[i] ^ key_high;
+      d[i] = static_cast<uint32_t>(left);
+    }
+    key_low += 0x9E3779B9u;
+    key_high += 0xBB67AE85u;
+  }
+  for (int i = 0; i < kCounters; ++i) {
+    words[0][i] = a[i];
+    words[1][i] = b[i];
+    words[2][i] = c[i];
+    words[3][i] = d[i];
+  }
+}
+
+double noisy_score(float score, uint32_t word) {
+  const double uniform = (static_cast<double>(word) + 0.5) * 0x1p-32;
+  return static_cast<double>(score) - __builtin_log(-__builtin_log(uniform));
+}
+
+int64_t gumbel_argmax(const float* scores, int64_t vocabulary, uint64_t seed, uint32_t position) {
+  V16 top = splat(kMinusInfinity);
+  int64_t t = 0;
+  for (; t + 16 <= vocabulary; t += 16) top = larger(load(scores + t), top);
+  float highest = max_lanes(top);
+  for (; t < vocabulary; ++t) highest = scores[t] > highest ? scores[t] : highest;
+  if (!(highest > kMinusInfinity)) return -1;
+
+  uint32_t words[4][kCounters];
+  int64_t best = 0;
+  while (scores[best] != highest) ++best;
+  philox_batch(static_cast<uint32_t>(best / 4), position, seed, words);
+  double best_score = noisy_score(highest, words[best % 4][0]);
+
+  alignas(64) float batch[kBatch], chance[kBatch];
+  for (int64_t start = 0; start < vocabulary; start += kBatch) {
+    const int64_t count = vocabulary - start < kBatch ? vocabulary - start : kBatch;
+    const float* here = scores + start;
+    if (count < kBatch) {
+      for (int64_t i = 0; i < kBatch; ++i) batch[i] = i < count ? here[i] : kMinusInfinity;
+      here = batch;
+    }
+    const V16 s0 = load(here), s1 = load(here + 16), s2 = load(here + 32), s3 = load(here + 48);
+    const float bar = static_cast<float>(best_score);
+    if (max_lanes(larger(larger(s0, s1), larger(s2, s3))) + kLargestNoise < bar - 0.001f) continue;
+    // -log(u) >= 1 - u, hence noise <= -log(1 - u): a token can only win where 1 - u < e^(score - best). The margin
+    // covers the rounding of float32.
+    const V16 best_lanes = splat(bar - 0.001f - 1e-6f * __builtin_fabsf(bar));
+    store(chance, exponential(sub(s0, best_lanes)));
+    store(chance + 16, exponential(sub(s1, best_lanes)));
+    store(chance + 32, exponential(sub(s2, best_lanes)));
+    store(chance + 48, exponential(sub(s3, best_lanes)));
+    philox_batch(static_cast<uint32_t>(start / 4), position, seed, words);
+    uint32_t any = 0;
+    uint32_t possible[kBatch];
+    for (int i = 0; i < kCounters; ++i) {
+      for (int w = 0; w < 4; ++w) {
+        // 1 - u in units of 2^-32, from below.
+        const float rest = static_cast<float>(static_cast<int32_t>(~words[w][i] >> 1)) * 4.6566128e-10f;
+        possible[4 * i + w] = rest <= chance[4 * i + w] ? 1u : 0u;
+        any |= possible[4 * i + w];
+      }
+    }
+    if (!any) continue;
+    for (int64_t i = 0; i < count; ++i) {
+      if (!possible[i] || !(here[i] > kMinusInfinity)) continue;
+      const double score = noisy_score(here[i], words[i % 4][i / 4]);
+      const int64_t token = start + i;
+      if (score > best_score || (score == best_score && token < best)) {
+        best_score = score;
+        best = token;
+      }
+    }
+  }
+  return best;
+}

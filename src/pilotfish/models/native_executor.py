@@ -1,0 +1,308 @@
+"""The native CPU executor: the same bits whatever the number of rows, in one native call per pass.
+
+Owns how a `Weights` becomes packed matrices of the native decoder, and the translation of passes to and from it. The
+arithmetic, the cache and the threads live in `native/`; this file knows no kernels. It must not know samplers, drafts
+or text.
+"""
+
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pilotfish.errors import CorruptModelError, ExecutorUnavailableError, InvalidInputError, RowsError
+from pilotfish.errors import UnsupportedModelError
+from pilotfish.models.base import Executor, PassOutput, Segment
+from pilotfish.models.config import DecoderConfig
+from pilotfish.models.weights import GROUP_SIZE, GroupedInt8, Weights
+
+WeightType = Literal["auto", "float32", "bfloat16", "int8"]
+
+
+def native_module() -> ModuleType:
+    """The compiled extension.
+
+    Raises:
+        ExecutorUnavailableError: it was not built, or does not load on this machine.
+    """
+    try:
+        from pilotfish import _native
+    except ImportError as error:
+        raise ExecutorUnavailableError(
+            f"the native executor is not available ({error}); reinstall pilotfish with a C++17 compiler, or use "
+            "executor='torch'"
+        ) from error
+    return _native
+
+
+class NativeExecutor(Executor):
+    """Runs a decoder with packed weights on the CPU.
+
+    Args:
+        config: the decoder's shape.
+        weights: where its tensors are read from, one at a time.
+        weight_type: how matrices are stored. `float32`; `bfloat16` (exact for a bfloat16 checkpoint, else rounded to
+            nearest even); `int8` (the exact grouped form where the file has one, else rounded to groups of 32 with one
+            scale, a documented choice of other weights); `auto` takes the exact grouped form where there is one,
+            bfloat16 for half-precision checkpoints, float32 otherwise. Norms and biases are float32, and activations and sums
+            are float32 throughout.
+        threads: at most this many at work; by default the physical cores this process may use.
+        kv_cache_tokens: positions the cache has room for, all sequences together; by default eight contexts, but no
+            more than half of the machine's memory. Memory is taken page by page as it is needed.
+
+    Raises:
+        ExecutorUnavailableError: the native extension is missing.
+        UnsupportedModelError: the configuration is one the decoder cannot have.
+        CorruptModelError: a tensor is missing or has another shape; names it.
+        InvalidInputError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        *,
+        weight_type: WeightType = "auto",
+        threads: int | None = None,
+        kv_cache_tokens: int | None = None,
+    ) -> None:
+        if weight_type not in ("auto", "float32", "bfloat16", "int8"):
+            raise InvalidInputError(f"weight_type is {weight_type!r}; expected auto, float32, bfloat16 or int8")
+        self._native = native_module()
+        self.config = config
+        self.weight_type = weight_type
+        if threads is None:
+            threads = int(self._native.available_cores())
+        if not 1 <= threads <= 512:
+            raise InvalidInputError(f"threads is {threads}; expected 1 to 512, or None for the available cores")
+        page = int(self._native.PAGE_POSITIONS)
+        if kv_cache_tokens is None:
+            kv_cache_tokens = _default_cache_tokens(config)
+        if kv_cache_tokens < 1:
+            raise InvalidInputError(f"kv_cache_tokens is {kv_cache_tokens}; expected 1 or more")
+        try:
+            self._decoder = self._native.Decoder(_native_spec(self._native, config), threads, -(-kv_cache_tokens // page))
+        except RowsError as error:
+            raise UnsupportedModelError(f"the native executor cannot run this {config.family} model: {error}") from error
+        _Loader(self._decoder, config, weights, weight_type).load()
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    @property
+    def threads(self) -> int:
+        return int(self._decoder.threads)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed matrices, all of which a pass with logits reads once (an untied embedding apart)."""
+        return int(self._decoder.weight_bytes)
+
+    @property
+    def page_size(self) -> int:
+        """Positions of a cache page."""
+        return int(self._native.PAGE_POSITIONS)
+
+    @property
+    def page_bytes(self) -> int:
+        return int(self._decoder.page_bytes)
+
+    @property
+    def total_pages(self) -> int:
+        return int(self._decoder.total_pages)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages not reserved by any open sequence."""
+        return int(self._decoder.free_pages)
+
+    def open(self, capacity: int) -> int:
+        return int(self._decoder.open(_whole("capacity", capacity)))
+
+    def close(self, sequence: int) -> None:
+        self._decoder.close(_whole("sequence", sequence))
+
+    def length(self, sequence: int) -> int:
+        return int(self._decoder.length(_whole("sequence", sequence)))
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        self._decoder.keep(_whole("sequence", sequence), [_whole("a node of path", node) for node in path])
+
+    def truncate(self, sequence: int, length: int) -> None:
+        self._decoder.truncate(_whole("sequence", sequence), _whole("length", length))
+
+    def forward(
+        self,
+        segments: Sequence[Segment],
+        *,
+        layers: tuple[int, int] | None = None,
+        hidden_in: Float[Tensor, "node hidden"] | None = None,
+        capture: Sequence[int] = (),
+    ) -> PassOutput:
+        start, stop = (0, self.config.num_layers) if layers is None else layers
+        shapes: list[tuple[int, int, int, bool, int]] = []
+        tokens: list[int] = []
+        parents: list[int] = []
+        logit_rows = 0
+        for segment in segments:
+            count = len(segment.tokens)
+            if segment.parents is not None:
+                if len(segment.parents) != count:
+                    raise RowsError(f"a segment has {count} tokens and {len(segment.parents)} parents; expected as many")
+                parents.extend(segment.parents)
+            shapes.append((segment.sequence, count, segment.first_node, segment.parents is None, segment.logits_from))
+            tokens.extend(segment.tokens)
+            logit_rows += min(max(count - segment.logits_from, 0), count)
+        if hidden_in is not None:
+            hidden_in = hidden_in.detach().to(device="cpu", dtype=torch.float32).contiguous()
+            if hidden_in.ndim != 2:
+                raise RowsError(f"hidden_in has {hidden_in.ndim} dimensions; expected [node, hidden]")
+        logits = torch.empty((logit_rows, self.config.vocab_size), dtype=torch.float32)
+        boundaries = list(dict.fromkeys(capture))
+        states = [torch.empty((len(tokens), self.config.hidden_size), dtype=torch.float32) for _ in boundaries]
+        try:
+            self._decoder.forward(shapes, tokens, parents, start, stop, hidden_in, boundaries, logits, states)
+        except TypeError as error:
+            raise RowsError(
+                "tokens, parents, sequences, nodes, layers and boundaries are 64-bit integers; got something else"
+            ) from error
+        return PassOutput(logits, dict(zip(boundaries, states, strict=True)))
+
+
+def _whole(name: str, value: int) -> int:
+    """`value` where it is a 64-bit integer."""
+    if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise RowsError(f"{name} is {value!r}; expected a 64-bit integer")
+    return value
+
+
+def _default_cache_tokens(config: DecoderConfig) -> int:
+    wanted = 8 * config.context_length
+    per_token = 8 * config.num_layers * config.num_kv_heads * config.head_dim
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(wanted, memory // 2 // max(per_token, 1)))
+
+
+def _native_spec(native: ModuleType, config: DecoderConfig) -> Any:
+    spec = native.DecoderSpec()
+    spec.vocab = config.vocab_size
+    spec.hidden = config.hidden_size
+    spec.intermediate = config.intermediate_size
+    spec.heads = config.num_heads
+    spec.kv_heads = config.num_kv_heads
+    spec.head_dim = config.head_dim
+    spec.norm_eps = config.norm_eps
+    spec.query_scale = config.query_scale
+    spec.embedding_scale = config.embedding_scale
+    spec.gelu_tanh = config.activation == "gelu_tanh"
+    spec.qk_norm = config.qk_norm
+    spec.sandwich_norms = config.sandwich_norms
+    ropes = list(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
+    for rope in ropes:
+        spec.add_rope(list(rope.inv_freq), rope.attention_factor)
+    for layer in config.layers:
+        if layer.sliding_window is not None and layer.sliding_window < 1:
+            raise UnsupportedModelError(f"sliding_window is {layer.sliding_window}; expected 1 or more, or None")
+        spec.add_layer(-1 if layer.rope is None else ropes.index(layer.rope), layer.sliding_window or 0)
+    return spec
+
+
+class _Loader:
+    """Reads tensors one at a time, checks them and hands them to the native decoder to pack."""
+
+    def __init__(self, decoder: Any, config: DecoderConfig, weights: Weights, weight_type: WeightType) -> None:
+        self.decoder = decoder
+        self.config = config
+        self.weights = weights
+        self.weight_type = weight_type
+
+    def load(self) -> None:
+        config = self.config
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        hidden, middle = config.hidden_size, config.intermediate_size
+        self.matrices(0, "embedding", ["model.embed_tokens"], config.vocab_size, hidden)
+        for index in range(config.num_layers):
+            layer = f"model.layers.{index}."
+            attention, mlp = layer + "self_attn.", layer + "mlp."
+            self.norm(index, "attention_in", layer + "input_layernorm.weight", hidden)
+            if config.sandwich_norms:
+                self.norm(index, "attention_out", layer + "post_attention_layernorm.weight", hidden)
+                self.norm(index, "mlp_in", layer + "pre_feedforward_layernorm.weight", hidden)
+                self.norm(index, "mlp_out", layer + "post_feedforward_layernorm.weight", hidden)
+            else:
+                self.norm(index, "mlp_in", layer + "post_attention_layernorm.weight", hidden)
+            if config.qk_norm:
+                self.norm(index, "query", attention + "q_norm.weight", config.head_dim)
+                self.norm(index, "key", attention + "k_norm.weight", config.head_dim)
+            self.matrices(index, "query", [attention + "q_proj"], queries, hidden, bias=config.qkv_bias)
+            self.matrices(index, "key", [attention + "k_proj"], keys, hidden, bias=config.qkv_bias)
+            self.matrices(index, "value", [attention + "v_proj"], keys, hidden, bias=config.qkv_bias)
+            self.matrices(index, "output", [attention + "o_proj"], hidden, queries, bias=config.output_bias)
+            self.matrices(
+                index, "gate_up", [mlp + "gate_proj", mlp + "up_proj"], middle, hidden, bias=config.mlp_bias
+            )
+            self.matrices(index, "down", [mlp + "down_proj"], hidden, middle, bias=config.mlp_bias)
+        self.norm(0, "final", "model.norm.weight", hidden)
+        if config.tie_word_embeddings:
+            self.decoder.tie_head()
+        else:
+            self.matrices(0, "head", ["lm_head"], config.vocab_size, hidden)
+        self.decoder.check_loaded()
+
+    def read(self, name: str, *shape: int) -> Tensor:
+        """A tensor of that shape, contiguous on the CPU, in float32 or 16 bits."""
+        tensor = self.weights.read(name).detach()
+        self.check_shape(name, tuple(tensor.shape), shape)
+        if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            tensor = tensor.to(torch.float32)
+        return tensor.to("cpu").contiguous()
+
+    @staticmethod
+    def check_shape(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
+        if got != expected:
+            raise CorruptModelError(f"tensor {name} has shape {list(got)}; the configuration asks for {list(expected)}")
+
+    def norm(self, layer: int, place: str, name: str, size: int) -> None:
+        weight = self.read(name, size).to(torch.float32) + self.config.norm_offset
+        self.decoder.set_norm(layer, place, weight.contiguous())
+
+    def matrices(
+        self, layer: int, place: str, names: list[str], out_size: int, in_size: int, *, bias: bool = False
+    ) -> None:
+        biases = [self.read(f"{name}.bias", out_size).to(torch.float32) for name in names] if bias else []
+        names = [f"{name}.weight" for name in names]
+        if self.weight_type in ("auto", "int8"):
+            grouped = [self.grouped(name, out_size, in_size) for name in names]
+            if all(each is not None for each in grouped):
+                sources = [_grouped_arrays(each) for each in grouped if each is not None]
+                self.decoder.pack_grouped(layer, place, sources, biases)
+                return
+        tensors = [self.read(name, out_size, in_size) for name in names]
+        storage: str = self.weight_type
+        if storage == "auto":
+            half = self.weights.half_precision or any(tensor.dtype != torch.float32 for tensor in tensors)
+            storage = "bfloat16" if half else "float32"
+        if len({tensor.dtype for tensor in tensors}) > 1:
+            tensors = [tensor.to(torch.float32) for tensor in tensors]
+        self.decoder.pack_floats(layer, place, tensors, storage, biases)
+
+    def grouped(self, name: str, out_size: int, in_size: int) -> GroupedInt8 | None:
+        if in_size % GROUP_SIZE:
+            return None
+        form = self.weights.read_grouped(name)
+        if form is not None:
+            self.check_shape(name, tuple(form.quants.shape), (out_size, in_size))
+            factors = [form.scales] if form.minimums is None else [form.scales, form.minimums]
+            for each in factors:
+                self.check_shape(f"{name} (scales)", tuple(each.shape), (out_size, in_size // GROUP_SIZE))
+        return form
+
+
+def _grouped_arrays(form: GroupedInt8) -> tuple[Tensor, Tensor, Tensor | None]:
+    minimums = None if form.minimums is None else form.minimums.to(torch.float32).contiguous()
+    return form.quants.contiguous(), form.scales.to(torch.float32).contiguous(), minimums
