@@ -186,10 +186,12 @@ def test_gguf_with_a_damaged_header_raises_only_our_errors(data, small_file, tmp
         content[data.draw(st.integers(0, header_end - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.getbasetemp() / "damaged.gguf"
     path.write_bytes(content)
+    message = ""
     try:
         GgufFile(path)
     except PilotfishError as error:
-        assert "damaged.gguf" in str(error)
+        message = str(error)
+    assert message == "" or "damaged.gguf" in message
 
 
 def test_gguf_that_is_something_else_is_refused(tmp_path):

@@ -113,10 +113,12 @@ def test_safetensors_with_a_damaged_header_raise_only_our_errors(data, directory
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, header_end - 1))] = data.draw(st.integers(0, 255))
     (path / "model.safetensors").write_bytes(content)
+    message = ""
     try:
         HuggingFaceDirectory(path)
     except PilotfishError as error:
-        assert "damaged" in str(error)
+        message = str(error)
+    assert message == "" or str(path) in message
 
 
 def test_safetensors_truncated_names_the_tensor(tmp_path, directory):

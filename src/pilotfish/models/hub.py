@@ -40,14 +40,13 @@ def snapshot(repo_id: str) -> Path:
             is on.
         DownloadError: the hub cannot be reached.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
     )
-    from huggingface_hub.utils import is_offline_mode
     from huggingface_hub.utils.tqdm import tqdm
 
     class Silent(tqdm):
@@ -65,7 +64,7 @@ def snapshot(repo_id: str) -> Path:
     except (RepositoryNotFoundError, HFValidationError):
         raise ModelNotFoundError(f"the hub has no model {repo_id!r}, or not for this user; check the name") from None
     except LocalEntryNotFoundError:
-        if is_offline_mode():
+        if constants.HF_HUB_OFFLINE:
             raise ModelNotFoundError(
                 f"{repo_id} is not in the hub's local cache and HF_HUB_OFFLINE is set; unset it to fetch the model"
             ) from None

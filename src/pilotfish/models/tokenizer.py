@@ -79,7 +79,7 @@ class Tokenizer:
         """
         if not self.has_chat_template:
             raise InvalidInputError(f"{self.name} has no chat template; use `generate` with a plain prompt")
-        _require_messages(messages)
+        require_messages(messages)
         from jinja2 import TemplateError
 
         try:
@@ -195,7 +195,12 @@ def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
         )
 
 
-def _require_messages(messages: Any) -> None:
+def require_messages(messages: Any) -> None:
+    """Refuses what is not a conversation.
+
+    Raises:
+        PromptError: says which message lacks which key, or has something else than text there.
+    """
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise PromptError(f"messages: got {messages!r}, expected a non-empty list of role and content")
     for number, message in enumerate(messages):
