@@ -111,7 +111,7 @@ def test_grouped_form_of_any_bytes_is_exact(type_name, data):
         rows[..., 3] &= 0xBF
     rows = rows.reshape(5, -1)
     expected = torch.from_numpy(gguf.quants.dequantize(rows, kind))
-    assert torch.equal(unpack_groups(torch.from_numpy(rows), type_name).dequantise(), expected)
+    assert torch.equal(unpack_groups(rows, type_name).dequantise(), expected)
 
 
 def test_gguf_queries_and_keys_keep_exact_groups_in_hugging_face_order(tmp_path, llama):
