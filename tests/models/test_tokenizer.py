@@ -19,6 +19,7 @@ from pilotfish.models.gguf_tokenizer import gguf_tokenizer_directory
 from pilotfish.models.tokenizer import load_tokenizer, require_messages, require_same_tokenizer, same_tokenizer
 from tests.models.tiny_models import (
     TEXT,
+    tiny_hf_directory,
     tiny_tokenizer,
     tiny_transformers_model,
     trained_byte_level,
@@ -190,6 +191,14 @@ def test_same_tokenizer_sees_another_splitting_and_no_cosmetics(byte_level, tmp_
     difference = same_tokenizer(byte_level, edited(tmp_path / "b", pre_tokenizer=lambda _: byte_step))
     assert difference.part == "pre_tokenizer[0]"
     assert "Digits" in difference.target
+
+
+def test_load_tokenizer_is_the_same_with_and_without_a_model_beside_it(tmp_path, byte_level):
+    tokenizer = load_tokenizer(tiny_hf_directory(tmp_path / "m"), name="reef/tiny")
+    assert tokenizer.name == "reef/tiny"
+    assert same_tokenizer(byte_level, tokenizer) is None
+    assert all(tokenizer.encode(text) == byte_level.encode(text) for text in TEXTS)
+    assert tokenizer.special_ids == byte_level.special_ids
 
 
 def test_load_tokenizer_without_or_with_a_broken_file_is_refused(tmp_path):

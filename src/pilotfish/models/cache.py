@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pilotfish.errors import ModelError
+
 
 def cache_dir() -> Path:
     """`$PILOTFISH_CACHE`, else `$XDG_CACHE_HOME/pilotfish`, else `~/.cache/pilotfish`. Not created here."""
@@ -57,15 +59,25 @@ def new_directory(final: Path) -> Iterator[Path]:
     """A temporary directory that becomes `final` when the block ends well and vanishes when it does not.
 
     Whoever comes second finds the first one's result in place; its own is dropped.
+
+    Raises:
+        ModelError: the cache cannot be written.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=".partial-"))
+    temporary = None
     try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=".partial-"))
         yield temporary
         try:
             os.rename(temporary, final)
         except OSError:
             if not final.is_dir():
                 raise
+    except OSError as error:
+        raise ModelError(
+            f"the cache {final.parent} cannot be written: {error.strerror or error}; "
+            "make room, or set PILOTFISH_CACHE to a directory that can be written"
+        ) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)

@@ -133,8 +133,11 @@ class TokenizerDifference:
         return f"{where} is {self.target!r} in the target and {self.draft!r} in the draft model"
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
+def load_tokenizer(path: str | Path, *, name: str | None = None) -> Tokenizer:
     """The tokenizer of a model directory. Prints nothing and reaches for no network.
+
+    Args:
+        name: what messages call it; by default the directory's name.
 
     Raises:
         ModelNotFoundError: the directory has no tokenizer.
@@ -144,17 +147,19 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if not any((path / name).is_file() for name in VOCABULARY_FILES):
         raise ModelNotFoundError(f"{path} has no tokenizer; expected {VOCABULARY_FILES[0]} in it")
     with _quiet_transformers():
-        from transformers import AutoTokenizer
-
+        if (path / "config.json").is_file() or not (path / "tokenizer.json").is_file():
+            from transformers import AutoTokenizer as Loader
+        else:  # no model type to go by, so no need to import the table of all of them (0.3 s)
+            from transformers import PreTrainedTokenizerFast as Loader
         try:
-            fast = AutoTokenizer.from_pretrained(str(path), use_fast=True, local_files_only=True)
+            fast = Loader.from_pretrained(str(path), local_files_only=True)
         # The tokenizers library raises bare `Exception` for a damaged tokenizer.json.
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise CorruptModelError(f"{path}: the tokenizer cannot be read: {reason}") from error
     if not getattr(fast, "is_fast", False):
         raise CorruptModelError(f"{path}: got a slow tokenizer, expected one with tokenizer.json")
-    return Tokenizer(fast, path.name)
+    return Tokenizer(fast, name or path.name)
 
 
 def same_tokenizer(target: Tokenizer, draft: Tokenizer) -> TokenizerDifference | None:
