@@ -60,11 +60,6 @@ PUBLISHED = {
         "head_dim": 16,
         "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 1.25},
     },
-    "qwen3-yarn-context-outside": {
-        "model_type": "qwen3",
-        "original_max_position_embeddings": 16,
-        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
-    },
     "smollm3": {"model_type": "smollm3"},
     "smollm3-interval": {"model_type": "smollm3", "no_rope_layer_interval": 3, "mlp_bias": True},
     "smollm3-window": {
@@ -149,6 +144,16 @@ def test_windows_by_family():
 def test_smollm3_leaves_every_fourth_layer_without_positions():
     config = decoder_config({**SIZES, "model_type": "smollm3"})
     assert [layer.rope is None for layer in config.layers] == [False, False, False, True, False, False]
+
+
+def test_original_context_outside_the_rotary_keys_outranks_the_one_inside():
+    def rope(outside, inside):
+        scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": inside}
+        keys = {"head_dim": 128, "rope_scaling": scaling, "original_max_position_embeddings": outside}
+        return decoder_config({**LLAMA, **keys}).layers[0].rope
+
+    assert rope(16, 32) == rope(None, 16)
+    assert rope(None, 16) != rope(None, 32)
 
 
 def test_gemma3_fields():
