@@ -4,6 +4,7 @@ import pytest
 
 from pilotfish.drafters.draft_model import DraftModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
+from pilotfish.models.base import Segment
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import EMPTY_DRAFT, Draft
 from tests.engine.tiny import ScriptedDrafter, replay, run, similar_draft, tiny_engine, tiny_target
@@ -22,13 +23,21 @@ DRAFTERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def target():
+    return tiny_target()
+
+
+@pytest.fixture(scope="module")
+def plain_by_params(target):
+    return [run(tiny_engine(target), PROMPTS, params) for params in PARAMS]
+
+
 @pytest.mark.parametrize("draft_len", [1, 2, 3, 4, 5, 6, 7, 8])
 @pytest.mark.parametrize("kind", list(DRAFTERS))
-def test_speculation_leaves_ids_text_and_endings_unchanged(kind, draft_len):
-    target = tiny_target()
+def test_speculation_leaves_ids_text_and_endings_unchanged(target, plain_by_params, kind, draft_len):
     drafted = accepted = 0
-    for params in PARAMS:
-        plain = run(tiny_engine(target), PROMPTS, params)
+    for params, plain in zip(PARAMS, plain_by_params, strict=True):
         speculative = run(tiny_engine(target, DRAFTERS[kind](), draft_len), PROMPTS, params)
         for before, after in zip(plain, speculative, strict=True):
             assert after.output == before.output
@@ -40,8 +49,7 @@ def test_speculation_leaves_ids_text_and_endings_unchanged(kind, draft_len):
 
 
 @pytest.mark.parametrize("kind", list(DRAFTERS))
-def test_batch_leaves_each_request_as_it_is_alone(kind):
-    target = tiny_target()
+def test_batch_leaves_each_request_as_it_is_alone(target, kind):
     alone = [run(tiny_engine(target), [prompt], params)[0] for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1]):
         engine = tiny_engine(target, DRAFTERS[kind](), 3)
@@ -49,8 +57,7 @@ def test_batch_leaves_each_request_as_it_is_alone(kind):
         assert [request.output for request in batch] == [alone[i].output for i in order]
 
 
-def test_tree_drafts_are_walked_along_the_targets_choices():
-    target = tiny_target()
+def test_tree_drafts_are_walked_along_the_targets_choices(target):
     params = SamplingParams(temperature=1.0, seed=8, max_tokens=20)
     (plain,) = run(tiny_engine(target), [[3, 4]], params)
 
@@ -67,8 +74,7 @@ def test_tree_drafts_are_walked_along_the_targets_choices():
     assert tree.counters.tokens_per_round > 2, "the right branch was found in nearly every round"
 
 
-def test_perfect_drafts_are_accepted_whole():
-    target = tiny_target()
+def test_perfect_drafts_are_accepted_whole(target):
     params = SamplingParams(temperature=1.0, seed=8, max_tokens=20)
     (plain,) = run(tiny_engine(target), [[3, 4]], params)
     drafter = replay(plain.output, 2)
@@ -80,8 +86,7 @@ def test_perfect_drafts_are_accepted_whole():
     assert drafter.asked == [4, 4, 4, 4]
 
 
-def test_drafts_never_exceed_what_may_still_be_delivered():
-    target = tiny_target()
+def test_drafts_never_exceed_what_may_still_be_delivered(target):
     (plain,) = run(tiny_engine(target), [[3]], SamplingParams(temperature=0, max_tokens=6))
     drafter = replay(plain.output, 1)
     (request,) = run(tiny_engine(target, drafter, 8), [[3]], SamplingParams(temperature=0, max_tokens=6))
@@ -89,16 +94,13 @@ def test_drafts_never_exceed_what_may_still_be_delivered():
     assert request.output == plain.output
 
 
-def test_drafter_observes_what_was_committed_and_its_hidden_states():
-    target = tiny_target()
+def test_drafter_observes_what_was_committed_and_its_hidden_states(target):
     params = SamplingParams(temperature=0, max_tokens=12)
     (plain,) = run(tiny_engine(target), [[3, 4, 5]], params)
     drafter = replay(plain.output, 3)
     drafter.hidden_boundaries = (1, 2)
     run(tiny_engine(target, drafter, 3), [[3, 4, 5]], params)
     whole = target.open(32)
-    from pilotfish.models.base import Segment
-
     expected = target.forward([Segment(whole, [3, 4, 5, *plain.output])], capture=(1, 2)).hidden
     rows = 0
     for observation in drafter.observed:
@@ -109,8 +111,7 @@ def test_drafter_observes_what_was_committed_and_its_hidden_states():
         assert rows == len(observation.tokens) - 1, "every cached row was shown once, prompt included"
 
 
-def test_prompt_longer_than_a_chunk_is_read_in_chunks(monkeypatch):
-    target = tiny_target()
+def test_prompt_longer_than_a_chunk_is_read_in_chunks(target, monkeypatch):
     params = SamplingParams(temperature=0, max_tokens=10)
     prompts = [list(range(60)), [1, 2, 3], list(range(30, 0, -1))]
     whole = [request.output for request in run(tiny_engine(target), prompts, params)]
@@ -121,8 +122,7 @@ def test_prompt_longer_than_a_chunk_is_read_in_chunks(monkeypatch):
 
 
 @pytest.mark.parametrize("verification", ["rejection", "block", "traversal"])
-def test_ratio_rules_are_greedy_decoding_at_temperature_0(verification):
-    target = tiny_target()
+def test_ratio_rules_are_greedy_decoding_at_temperature_0(target, verification):
     params = SamplingParams(temperature=0, max_tokens=24)
     plain = run(tiny_engine(target), PROMPTS, params)
     drafter = DraftModelDrafter(similar_draft())
@@ -131,8 +131,7 @@ def test_ratio_rules_are_greedy_decoding_at_temperature_0(verification):
     assert sum(request.counters.accepted_tokens for request in speculative) > 0
 
 
-def test_draft_model_with_a_shorter_context_stops_drafting_and_generation_goes_on():
-    target = tiny_target()
+def test_draft_model_with_a_shorter_context_stops_drafting_and_generation_goes_on(target):
     params = SamplingParams(temperature=0, max_tokens=40)
     (plain,) = run(tiny_engine(target), [[3, 4]], params)
     drafter = DraftModelDrafter(similar_draft(context_length=16))

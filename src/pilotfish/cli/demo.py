@@ -55,7 +55,10 @@ def demo(
     weights: options.Weights = "auto",
     threads: options.Threads = None,
 ) -> None:
-    """Generate with speculation off and on, compare speed and token ids. Exit code 1 if any id differs."""
+    """Generate with speculation off and on, compare speed and token ids.
+
+    Exit code 1 if any id differs, or if nothing was drafted, for then nothing was compared.
+    """
     from pilotfish.sampling.params import SamplingParams
 
     config = options.speculative_config(
@@ -102,8 +105,6 @@ def _report(results: list[tuple[_Prompt, "CompletionOutput", "CompletionOutput"]
     console.print(table)
     identical = all(plain.token_ids == speculative.token_ids for _, plain, speculative in results)
     drafted = sum(speculative.metrics.drafted_tokens for _, _, speculative in results)
-    console.print(
-        ("All token ids are identical with speculation on and off." if identical else "TOKEN IDS DIFFER.")
-        + f" {drafted} tokens were drafted."
-    )
+    verdict = "All token ids are identical with speculation on and off." if identical else "TOKEN IDS DIFFER."
+    console.print(f"{verdict} {drafted} tokens were drafted.")
     return identical and drafted > 0

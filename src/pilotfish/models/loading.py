@@ -26,7 +26,7 @@ class Model:
 
     Attributes:
         files: where it came from.
-        eos_ids: its end-of-sequence ids.
+        eos_ids: its end-of-sequence ids, the tokenizer's where the model's configuration names none.
     """
 
     files: ModelFiles
@@ -79,7 +79,8 @@ def load_model(
             f"{files.name}: the tokenizer knows {tokenizer.vocab_size} ids, the model embeds "
             f"{files.config.vocab_size}: expected an embedding for every id; resize it to the tokenizer"
         )
-    return Model(files, _executor(files, native, weights, threads, device), tokenizer, files.eos_ids)
+    eos_ids = files.eos_ids or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
+    return Model(files, _executor(files, native, weights, threads, device), tokenizer, eos_ids)
 
 
 def _executor(files: ModelFiles, native: bool, weights: WeightType, threads: int | None, device: str) -> Executor:

@@ -1,0 +1,146 @@
+"""`LLM` on tiny models from disk: prompts, chats, streams, drafters by name, and callers' mistakes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pilotfish import LLM, FinishReason, SamplingParams
+from pilotfish.errors import (
+    InvalidInputError,
+    ModelNotFoundError,
+    PromptError,
+    SpeculativeConfigError,
+    TokenizerMismatchError,
+    UnsupportedModelError,
+)
+from tests.models.tiny_models import tiny_hf_directory, tiny_tokenizer
+
+PROMPT = "The shark looks once, and once more the shark looks"
+GREEDY = SamplingParams(temperature=0, max_tokens=24)
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, seed=5, max_tokens=24)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tiny_hf_directory(tmp_path_factory.mktemp("target"), padding=16)
+
+
+@pytest.fixture(scope="module")
+def draft_directory(tmp_path_factory):
+    return tiny_hf_directory(tmp_path_factory.mktemp("draft"), num_hidden_layers=1, padding=40)
+
+
+@pytest.fixture(scope="module")
+def plain(directory):
+    return LLM(directory)
+
+
+@pytest.fixture(scope="module")
+def ngram(directory):
+    return LLM(directory, speculative_config={"method": "ngram", "prompt_lookup_min": 1})
+
+
+def test_generate_gives_text_ids_and_counts(plain, ngram):
+    for params in (GREEDY, SAMPLED):
+        (before,), (after,) = plain.generate(PROMPT, params), ngram.generate(PROMPT, params)
+        completion = after.outputs[0]
+        assert completion.token_ids == before.outputs[0].token_ids
+        assert completion.text == before.outputs[0].text
+        assert (
+            completion.text == plain.tokenizer.decode([*after.prompt_token_ids, *completion.token_ids])[len(PROMPT) :]
+        )
+        assert len(completion.token_ids) == len(completion.from_draft)
+        assert completion.metrics.accepted_tokens == sum(completion.from_draft)
+        assert completion.metrics.tokens_per_round == len(completion.token_ids) / completion.metrics.rounds
+        assert completion.metrics.drafted_tokens > 0
+        assert completion.finish_reason in FinishReason
+        assert completion.seed == (params.seed if params.seed is not None else completion.seed)
+
+
+def test_draft_model_with_another_padding_drafts(directory, plain, draft_directory):
+    llm = LLM(directory, speculative_config={"model": str(draft_directory), "num_speculative_tokens": 3})
+    for params in (GREEDY, SAMPLED):
+        (before,), (after,) = plain.generate(PROMPT, params), llm.generate(PROMPT, params)
+        assert after.outputs[0].token_ids == before.outputs[0].token_ids
+        assert after.outputs[0].metrics.drafted_tokens > 0
+
+
+def test_batch_takes_params_for_each_prompt(ngram):
+    prompts = [PROMPT, [5, 6, 7], "naïve façade"]
+    each = [GREEDY, SAMPLED, SamplingParams(temperature=0, max_tokens=3)]
+    batch = ngram.generate(prompts, each)
+    alone = [ngram.generate(prompt, params)[0] for prompt, params in zip(prompts, each, strict=True)]
+    assert [o.outputs[0].token_ids for o in batch] == [o.outputs[0].token_ids for o in alone]
+    assert [o.prompt for o in batch] == [PROMPT, None, "naïve façade"]
+    assert len(batch[2].outputs[0].token_ids) == 3
+
+
+def test_chat_is_generate_on_the_templates_ids(ngram):
+    messages = [{"role": "user", "content": "Where to?"}]
+    (chat,) = ngram.chat(messages, GREEDY)
+    (generated,) = ngram.generate([ngram.tokenizer.chat(messages)], GREEDY)
+    assert chat.outputs[0].token_ids == generated.outputs[0].token_ids
+    two = ngram.chat([messages, messages], GREEDY)
+    assert [o.outputs[0].token_ids for o in two] == [chat.outputs[0].token_ids] * 2
+
+
+def test_stream_deltas_join_to_the_output(ngram):
+    for prompt in (PROMPT, [{"role": "user", "content": "Where to?"}]):
+        deltas = list(ngram.stream(prompt, SAMPLED))
+        output = deltas[-1].output.outputs[0]
+        assert all(delta.output is None for delta in deltas[:-1])
+        assert "".join(delta.text for delta in deltas) == output.text
+        assert tuple(token for delta in deltas for token in delta.token_ids) == output.token_ids
+        assert tuple(flag for delta in deltas for flag in delta.from_draft) == output.from_draft
+
+
+def test_totals_count_every_request(directory):
+    llm = LLM(directory, speculative_config={"method": "ngram"})
+    outputs = llm.generate([PROMPT, "another"], GREEDY)
+    assert llm.totals.delivered_tokens == sum(len(output.outputs[0].token_ids) for output in outputs)
+
+
+def test_empty_prompt_starts_from_bos(plain):
+    (output,) = plain.generate("", GREEDY)
+    assert output.prompt_token_ids == (plain.tokenizer.bos_id,)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [([], "no prompts"), ([[]], "no tokens"), ("x " * 300, "expected fewer than")],
+)
+def test_prompt_that_is_none_is_refused(plain, prompts, message):
+    with pytest.raises(PromptError, match=message):
+        plain.generate(prompts, GREEDY)
+
+
+def test_other_mistakes_are_named(plain, directory, tmp_path):
+    with pytest.raises(InvalidInputError, match="2 sampling_params for 1 prompts"):
+        plain.generate("x", [GREEDY, GREEDY])
+    with pytest.raises(PromptError, match="no messages"):
+        plain.chat([])
+    with pytest.raises(SpeculativeConfigError, match="no key 'metod'"):
+        LLM(directory, speculative_config={"metod": "ngram"})
+    with pytest.raises(ModelNotFoundError, match="absent"):
+        LLM(tmp_path / "absent")
+
+
+def test_prompt_of_another_type_is_refused(directory):
+    # In a process of its own: here the type checker of the test run would refuse it first.
+    code = f"from pilotfish import LLM; LLM({str(directory)!r}).generate([3.5])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "PromptError: prompt 0 is 3.5: expected text or a list of token ids" in result.stderr
+
+
+def test_draft_model_with_another_tokenizer_is_refused(directory, tmp_path):
+    other = tiny_hf_directory(tmp_path / "other", vocab_size=360)
+    with pytest.raises(TokenizerMismatchError, match="token"):
+        LLM(directory, speculative_config={"model": str(other)})
+
+
+def test_embedding_smaller_than_the_tokenizer_is_refused(tmp_path):
+    small = tiny_hf_directory(tmp_path / "small", vocab_size=300)
+    tiny_tokenizer(small, vocab_size=384)
+    with pytest.raises(UnsupportedModelError, match="knows 384 ids, the model embeds 300"):
+        LLM(small)
