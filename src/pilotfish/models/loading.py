@@ -73,7 +73,7 @@ def load_model(
         raise InvalidInputError(f"weights={weights!r} needs the native executor: the PyTorch executor stores float32")
 
     files = resolve(name)
-    tokenizer = load_tokenizer(files.tokenizer_path)
+    tokenizer = load_tokenizer(files.tokenizer_path, name=files.name)
     if tokenizer.vocab_size > files.config.vocab_size:
         raise UnsupportedModelError(
             f"{files.name}: the tokenizer knows {tokenizer.vocab_size} ids, the model embeds "

@@ -23,18 +23,19 @@ least one token, so the committed length names the round.
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 """32-bit words, each in 64 bits so that a product of two fits."""
+Word = TypeVar("Word", int, Words)
+"""One counter as Python integers, the faster form for a few numbers, or many as arrays."""
 
-_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
-_LOW = np.uint64(_MASK)
-_HALF = np.uint64(32)
 _ROUNDS = 10
 TOKENS_PER_BLOCK = 4
 
@@ -52,16 +53,18 @@ class Stream(IntEnum):
     """The residual or bonus token of the ratio rules."""
 
 
-def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
-    """Philox 4x32-10 of every counter (four arrays that broadcast together) under one key."""
-    c0, c1, c2, c3 = counter
+def philox(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:
+    """Philox 4x32-10 under one key, of one counter or of many (arrays that broadcast together)."""
+    c0: Any
+    c1: Any
+    c2: Any
+    c3: Any
+    c0, c1, c2, c3 = counter  # numpy's stubs lose the type of an unsigned array that meets a Python integer
     k0, k1 = key
     for _ in range(_ROUNDS):
-        product0, product1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
-        c0 = (product1 >> _HALF) ^ c1 ^ np.uint64(k0)
-        c1 = product1 & _LOW
-        c2 = (product0 >> _HALF) ^ c3 ^ np.uint64(k1)
-        c3 = product0 & _LOW
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1 = (product1 >> 32) ^ c1 ^ k0, product1 & _MASK
+        c2, c3 = (product0 >> 32) ^ c3 ^ k1, product0 & _MASK
         k0, k1 = (k0 + _KEY_STEPS[0]) & _MASK, (k1 + _KEY_STEPS[1]) & _MASK
     return c0, c1, c2, c3
 
@@ -69,42 +72,36 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 def gumbel(seed: int, position: int, vocab_size: int) -> NDArray[np.float64]:
     """`[vocab]` standard Gumbel noise of every token at a position, from the `TARGET` stream."""
     blocks = np.arange(-(-vocab_size // TOKENS_PER_BLOCK), dtype=np.uint64)
-    words = np.stack(_block(seed, blocks, position, Stream.TARGET, 0), axis=-1).reshape(-1)[:vocab_size]
-    return _gumbel(words)
+    return _gumbel(_target_words(seed, position, blocks).reshape(-1)[:vocab_size])
 
 
 def gumbel_at(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
     """`[token]` the same noise as `gumbel`, bit for bit, of these tokens only."""
-    ids = tokens.astype(np.uint64)
-    words = np.stack(_block(seed, ids // np.uint64(TOKENS_PER_BLOCK), position, Stream.TARGET, 0), axis=-1)
+    words = _target_words(seed, position, (tokens // TOKENS_PER_BLOCK).astype(np.uint64))
     return _gumbel(np.take_along_axis(words, (tokens % TOKENS_PER_BLOCK)[:, None], axis=-1)[:, 0])
 
 
-def uniforms(
-    seed: int, stream: Stream, nodes: Sequence[int], positions: Sequence[int], start: int
-) -> NDArray[np.float64]:
+def uniforms(seed: int, stream: Stream, nodes: Sequence[int], positions: Sequence[int], start: int) -> list[float]:
     """`[node]` uniform numbers in the open interval (0, 1) of a ratio stream, one per node and its position.
 
     52 bits of two words and a half step: every value is exact in float64, and neither 0 nor 1 can come out.
     """
     assert stream is not Stream.TARGET, "the target's noise is by token: gumbel"
-    high, low, _, _ = _block(
-        seed, np.asarray(nodes, dtype=np.uint64), np.asarray(positions, dtype=np.uint64), stream, start
-    )
-    mantissa = ((high >> np.uint64(6)) << np.uint64(26)) | (low >> np.uint64(6))
-    return (mantissa.astype(np.float64) + 0.5) * 2.0**-52
+    values = []
+    for node, position in zip(nodes, positions, strict=True):
+        high, low, _, _ = philox((node, position, int(stream), start), _key(seed))
+        values.append((((high >> 6) << 26 | low >> 6) + 0.5) * 2.0**-52)
+    return values
 
 
-def _block(
-    seed: int, first: Words, position: int | Words, stream: Stream, start: int
-) -> tuple[Words, Words, Words, Words]:
-    counter = (
-        first,
-        np.asarray(position, dtype=np.uint64),
-        np.asarray(stream, dtype=np.uint64),
-        np.asarray(start, dtype=np.uint64),
-    )
-    return philox(counter, (seed & _MASK, seed >> 32))
+def _key(seed: int) -> tuple[int, int]:
+    return seed & _MASK, seed >> 32
+
+
+def _target_words(seed: int, position: int, blocks: Words) -> Words:
+    """`[block, 4]` output words of the `TARGET` stream."""
+    others = (np.asarray(word, dtype=np.uint64) for word in (position, Stream.TARGET, 0))
+    return np.stack(philox((blocks, *others), _key(seed)), axis=-1)
 
 
 def _gumbel(words: Words) -> NDArray[np.float64]:

@@ -74,7 +74,7 @@ class Sampler:
         assert cumulative[-1] > 0, "a law has mass"
         # The first token whose cumulative mass exceeds the threshold has mass of its own. Rounding may lift the
         # threshold to the whole mass; then it is the last token with mass, where the cumulative one stops growing.
-        threshold = min(float(uniform * cumulative[-1]), float(np.nextafter(cumulative[-1], 0)))
+        threshold = min(uniform * float(cumulative[-1]), float(np.nextafter(cumulative[-1], 0)))
         return int(np.searchsorted(cumulative, threshold, side="right"))
 
     def accept_uniforms(self, positions: Sequence[int], start: int) -> Float64[Tensor, "node"]:
@@ -84,7 +84,9 @@ class Sampler:
             positions: `[node]` absolute position of each node's token, in the draft's order.
             start: committed length at the beginning of the round.
         """
-        return torch.from_numpy(uniforms(self.seed, Stream.ACCEPT, range(len(positions)), positions, start))
+        return torch.tensor(
+            uniforms(self.seed, Stream.ACCEPT, range(len(positions)), positions, start), dtype=torch.float64
+        )
 
     def resample_uniform(self, position: int, start: int) -> float:
         """The uniform in (0, 1) that draws a round's residual or bonus token.
@@ -93,7 +95,7 @@ class Sampler:
             position: one per round; `start` itself serves, as the place of the residual is not known beforehand.
             start: committed length at the beginning of the round.
         """
-        return float(uniforms(self.seed, Stream.RESAMPLE, [0], [position], start)[0])
+        return uniforms(self.seed, Stream.RESAMPLE, [0], [position], start)[0]
 
     def _real(self, logits: Float[Tensor, "row padded_vocab"]) -> Float[Tensor, "row vocab"]:
         assert logits.shape[-1] >= self.vocab_size, "logits cover the vocabulary"
