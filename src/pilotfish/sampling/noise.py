@@ -100,8 +100,8 @@ def _key(seed: int) -> tuple[int, int]:
 
 def _target_words(seed: int, position: int, blocks: Words) -> Words:
     """`[block, 4]` output words of the `TARGET` stream."""
-    others = (np.asarray(word, dtype=np.uint64) for word in (position, Stream.TARGET, 0))
-    return np.stack(philox((blocks, *others), _key(seed)), axis=-1)
+    at, stream, start = (np.asarray(word, dtype=np.uint64) for word in (position, Stream.TARGET, 0))
+    return np.stack(philox((blocks, at, stream, start), _key(seed)), axis=-1)
 
 
 def _gumbel(words: Words) -> NDArray[np.float64]:
