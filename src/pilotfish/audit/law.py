@@ -1,0 +1,374 @@
+"""Level `law`: the production round, sampler, drafters and rules on toy models, against the oracle's law.
+
+Owns the plan of the tests and the reading of their outcomes. The models are tables with context, so the law of every
+next token is known; what comes out of hundreds of thousands of rounds is compared with it.
+
+Outcomes are coded so that a bias shows in the same cell everywhere: the tokens of a context are ranked by p / q (by p
+where the draft has no law), and grouped into classes of about equal mass. Three tests look at each plan: every next
+token (5 classes), pairs of tokens from the beginning of a round (25 cells), and triples (27 cells of 3 classes each).
+Departures of equal coding add up over contexts, and plans of one rule, drafter, option or draft length are also judged
+together. A token of probability 0 is a finding at once, and so is a draft that was not drawn from its reported law.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import cycle
+from multiprocessing import get_context
+
+import numpy as np
+
+from pilotfish.audit.drafters import TreeDrafter, Witness
+from pilotfish.audit.options import ALL, PLAIN, Setting
+from pilotfish.audit.results import AcceptancePlot, LawPlot, Level
+from pilotfish.audit.statistics import Floats, Tally, smallest_total_variation
+from pilotfish.audit.subject import Generated, Job, Subject, generate
+from pilotfish.audit.table_model import Table, TableExecutor, nearby, random_table
+from pilotfish.drafters.base import Drafter
+from pilotfish.drafters.draft_model import DraftModelDrafter
+from pilotfish.drafters.ngram import NgramDrafter
+from pilotfish.metrics.counters import SpeculationCounters
+
+RUN_FALSE_ALARM = 1e-4
+BATCH = 16
+WINDOWS = ((1, 5), (2, 5), (3, 3))
+"""(tokens looked at together, classes per token)."""
+WINDOW_NAMES = ("next token", "pair from a round's start", "triple from a round's start")
+DRAFTERS = {
+    "match": ("ngram", "draft_model", "tree"),
+    "rejection": ("ngram", "draft_model"),
+    "block": ("ngram", "draft_model"),
+    "traversal": ("ngram", "draft_model", "tree", "tree with replacement"),
+}
+CORE = (("match", "draft_model"), ("rejection", "draft_model"), ("block", "draft_model"), ("traversal", "tree"))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One toy world and how many tokens to draw in it.
+
+    Attributes:
+        core: looked at with enough tokens to see small effects by itself.
+        tables: different pairs of toy models to spread the tokens over.
+    """
+
+    rule: str
+    drafter: str
+    setting: Setting
+    draft_len: int
+    vocab_size: int
+    order: int
+    tokens: int
+    core: bool = False
+    tables: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.rule}, {self.drafter}, {self.setting.name}, k={self.draft_len}, vocabulary {self.vocab_size}"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return (f"rule {self.rule}", f"drafter {self.drafter}", f"option {self.setting.name}", f"k={self.draft_len}")
+
+
+@dataclass(frozen=True, slots=True)
+class LawSize:
+    """Tokens of a core plan and of each plan of the grid."""
+
+    core_tokens: int
+    grid_tokens: int
+
+
+SIZES = {"ci": LawSize(8_000, 160), "standard": LawSize(160_000, 1_200), "full": LawSize(600_000, 60_000)}
+
+
+def make_plans(size: LawSize) -> list[Plan]:
+    """Core plans, then the grid: rules x drafters x options and pairs of options, draft lengths and vocabularies in turn."""
+    plans = [
+        Plan(rule, drafter, PLAIN, 3 if rule == "block" else 2, 5, 1, size.core_tokens, core=True, tables=4)
+        for rule, drafter in CORE
+    ]
+    lengths, worlds = cycle((1, 2, 3, 4, 2)), cycle(((5, 1), (5, 2), (8, 1), (50, 1)))
+    for rule, drafters in DRAFTERS.items():
+        for drafter in drafters:
+            for setting in ALL:
+                vocab_size, order = next(worlds)
+                plans.append(Plan(rule, drafter, setting, next(lengths), vocab_size, order, size.grid_tokens))
+    return plans
+
+
+@dataclass(slots=True)
+class PlanResult:
+    """What one plan saw."""
+
+    plan: Plan
+    tallies: list[Tally]
+    findings: list[str]
+    honest_draws: int
+    counters: SpeculationCounters
+
+
+def derived_seed(*parts: object) -> int:
+    """A 64-bit seed from names and numbers."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def run_plan(plan: Plan, subject: Subject, seed: int) -> PlanResult:
+    """Draws a plan's tokens and counts their outcomes."""
+    import torch
+
+    torch.set_num_threads(1)
+    result = PlanResult(plan, [Tally.empty(classes**length) for length, classes in WINDOWS], [], 0, SpeculationCounters())
+    for world in range(plan.tables):
+        _run_world(plan, subject, (seed, world), plan.tokens // plan.tables, result)
+    return result
+
+
+def _run_world(plan: Plan, subject: Subject, seed: tuple[int, int], tokens: int, result: PlanResult) -> None:
+    entropy = derived_seed(*seed, plan.name)
+    rows = None if plan.order == 1 else 7
+    target = random_table((entropy, 0), plan.vocab_size, order=plan.order, rows=rows)
+    draft = nearby(target, (entropy, 1), 0.8)
+    contexts = _Contexts(plan.setting, target, draft if plan.drafter != "ngram" else None)
+    rng = np.random.default_rng((entropy, 2))
+    counters = [_Windows(contexts, length, classes) for length, classes in WINDOWS]
+    witness = Witness(
+        _drafter(plan, draft),
+        draft,
+        plan.setting,
+        max(20, tokens // 40),
+        replacement=plan.drafter != "tree",
+    )
+    drawn = batch = 0
+    while drawn < tokens:
+        jobs = [_job(plan, rng, derived_seed(entropy, batch, row), tokens - drawn) for row in range(BATCH)]
+        for job, made in zip(jobs, generate(subject, TableExecutor(target), witness, plan.rule, jobs), strict=True):
+            drawn += len(made.output)
+            result.counters.add(made.request.counters)
+            for counter in counters:
+                counter.count(job, made)
+        batch += 1
+    for tally, counter in zip(result.tallies, counters, strict=True):
+        counter.add_to(tally)
+    result.honest_draws += witness.checked
+    result.findings.extend(f"{plan.name}: {lie}" for lie in witness.lies[:1])
+    result.findings.extend(f"{plan.name}: {text}" for text in contexts.impossible[:1])
+
+
+def _job(plan: Plan, rng: np.random.Generator, seed: int, wanted: int) -> Job:
+    """A ragged batch: prompts and budgets of all lengths, and some requests that draft less."""
+    prompt = rng.integers(plan.vocab_size, size=plan.order + int(rng.integers(6))).tolist()
+    # With a penalty every set of seen tokens is a context of its own: short outputs keep them few.
+    longest = 5 if plan.setting.presence_penalty else max(6, min(64, 2 * wanted // BATCH))
+    budget = int(rng.integers(1, longest + 1))
+    draft_len = plan.draft_len if rng.random() < 0.9 else int(rng.integers(plan.draft_len))
+    return Job(prompt, plan.setting, seed, budget, draft_len)
+
+
+def _drafter(plan: Plan, draft: Table) -> Drafter:
+    if plan.drafter == "ngram":
+        return NgramDrafter(1, 2)
+    if plan.drafter == "draft_model":
+        return DraftModelDrafter(TableExecutor(draft))
+    return TreeDrafter(draft, replacement=plan.drafter == "tree with replacement")
+
+
+class _Node:
+    """One context: its law, and each token's class in it by number of classes."""
+
+    __slots__ = ("classes", "key", "law", "next", "windows")
+
+    def __init__(self, key: tuple[tuple[int, ...], frozenset[int]], law: Floats, order: Floats) -> None:
+        self.key = key
+        self.law = law
+        self.classes = {count: _classes(law, order, count) for count in {classes for _, classes in WINDOWS}}
+        self.next: dict[int, _Node] = {}
+        self.windows: dict[tuple[int, int], Floats] = {}
+
+
+def _classes(law: Floats, order: Floats, count: int) -> list[int]:
+    """Tokens in ascending `order`, cut into `count` groups of about equal mass; each token alone where that fits."""
+    ranked = np.argsort(order, kind="stable")
+    classes = [0] * len(law)
+    if len(law) <= count:
+        for rank, token in enumerate(ranked):
+            classes[int(token)] = rank
+        return classes
+    mass = 0.0
+    for token in ranked:
+        classes[int(token)] = min(count - 1, int((mass + law[token] / 2) * count))
+        mass += law[token]
+    return classes
+
+
+class _Contexts:
+    """All contexts met in a world, and the law of what may follow each."""
+
+    def __init__(self, setting: Setting, target: Table, draft: Table | None) -> None:
+        self._setting = setting
+        self._target = target
+        self._draft = draft
+        self._nodes: dict[tuple[tuple[int, ...], frozenset[int]], _Node] = {}
+        self.impossible: list[str] = []
+
+    def root(self, job: Job) -> _Node:
+        return self._node(tuple(job.prompt[-self._target.order :]), frozenset())
+
+    def after(self, node: _Node, token: int) -> _Node:
+        found = node.next.get(token)
+        if found is None:
+            tail, state = node.key
+            longer = state | {token} if self._setting.presence_penalty else state
+            found = node.next[token] = self._node((*tail, token)[-self._target.order :], longer)
+        return found
+
+    def _node(self, tail: tuple[int, ...], state: frozenset[int]) -> _Node:
+        key = (tail, state)
+        if key not in self._nodes:
+            row = self._target.row(tail)
+            law = self._setting.law(self._target.logits[row].astype(np.float64), state)
+            order = -law
+            if self._draft is not None:
+                likelihood = self._setting.law(self._draft.logits[row].astype(np.float64), state)
+                order = np.where(law > 0, law / np.maximum(likelihood, 1e-12), math.inf)
+            self._nodes[key] = _Node(key, law, order)
+        return self._nodes[key]
+
+    def window(self, node: _Node, length: int, classes: int) -> Floats:
+        """The law of the next `length` tokens' classes."""
+        known = node.windows.get((length, classes))
+        if known is None:
+            width = classes ** (length - 1)
+            known = np.zeros(classes**length)
+            for token in np.flatnonzero(node.law > 0):
+                place = node.classes[classes][token] * width
+                rest = self.window(self.after(node, int(token)), length - 1, classes) if length > 1 else np.ones(1)
+                known[place : place + width] += node.law[token] * rest
+            node.windows[length, classes] = known
+        return known
+
+
+@dataclass(slots=True)
+class _Windows:
+    """Counts of windows of one length: at every token for length 1, from the starts of rounds otherwise."""
+
+    contexts: _Contexts
+    length: int
+    classes: int
+    counts: dict[_Node, Floats] = field(default_factory=dict)
+
+    def count(self, job: Job, made: Generated) -> None:
+        nodes = [self.contexts.root(job)]
+        for place, token in enumerate(made.output):
+            if not nodes[-1].law[token] > 0:
+                self.contexts.impossible.append(f"emitted token {token}, whose probability is 0, at place {place}")
+                return
+            nodes.append(self.contexts.after(nodes[-1], token))
+        free = 0
+        for start in range(len(made.output)) if self.length == 1 else made.starts:
+            # Windows must not overlap, and whether one is counted must not depend on what is in it.
+            if start < free or start + self.length > len(made.output):
+                continue
+            free = start + self.length
+            cell = 0
+            for place in range(start, free):
+                cell = cell * self.classes + nodes[place].classes[self.classes][made.output[place]]
+            counts = self.counts.get(nodes[start])
+            if counts is None:
+                counts = self.counts[nodes[start]] = np.zeros(self.classes**self.length)
+            counts[cell] += 1
+
+    def add_to(self, tally: Tally) -> None:
+        for node, counts in self.counts.items():
+            tally.add(counts, self.contexts.window(node, self.length, self.classes))
+
+
+def run_law(subject: Subject, plans: Sequence[Plan], seed: int, workers: int = 1, share: int | None = None) -> Level:
+    """Runs the level.
+
+    Args:
+        workers: processes; 1 stays in this one.
+        share: number of tests over which the run's false-alarm rate is divided, where these plans are only a part.
+    """
+    began = time.monotonic()
+    if workers > 1:
+        # The longest first, so that no worker is left with one at the end; results come back in order.
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            results = list(pool.map(run_plan, plans, [subject] * len(plans), [seed] * len(plans)))
+    else:
+        results = [run_plan(plan, subject, seed) for plan in plans]
+    return judge(results, time.monotonic() - began, share)
+
+
+def judge(results: Sequence[PlanResult], seconds: float, share: int | None = None) -> Level:
+    """Turns counts into findings: each plan by itself, then all plans that have something in common."""
+    tests: list[tuple[str, str, str, Tally]] = []
+    groups: dict[tuple[str, str], Tally] = {}
+    for result in results:
+        for window, tally in zip(WINDOW_NAMES, result.tallies, strict=True):
+            kind = "a core plan" if result.plan.core else "a plan of the grid"
+            tests.append((kind, result.plan.name, window, tally))
+            for group in ("all plans", *result.plan.groups):
+                groups.setdefault((group, window), Tally.empty(len(tally.observed))).merge(tally)
+    for (group, window), tally in groups.items():
+        kind = "all plans together" if group == "all plans" else f"plans of one {group.split()[0].split('=')[0]}"
+        tests.append((kind, group, window, tally))
+    alpha = RUN_FALSE_ALARM / (share or len(tests))
+    findings = [finding for result in results for finding in result.findings]
+    effects: dict[str, float] = {}
+    p_values = []
+    for kind, name, window, tally in tests:
+        fit = tally.fit()
+        if fit.degrees == 0:
+            continue
+        p_values.append(fit.p_value)
+        label = f"total variation, {window}, {kind}"
+        effects[label] = max(effects.get(label, 0.0), smallest_total_variation(fit.samples, fit.degrees, alpha))
+        if fit.p_value < alpha:
+            findings.append(
+                f"{name}: the law of the {window} is not the target's "
+                f"(p = {fit.p_value:.1e}, {fit.samples} samples, {fit.degrees} degrees of freedom)"
+            )
+    tokens = sum(result.tallies[0].samples for result in results)
+    drafted = sum(result.counters.drafted_tokens for result in results)
+    if not drafted:
+        findings.append("nothing was drafted, so nothing was tested")
+    honest = sum(result.honest_draws for result in results)
+    return Level(
+        name="law",
+        tests=len(tests) + len(results),
+        samples=tokens,
+        false_alarm_rate=RUN_FALSE_ALARM,
+        smallest_effect={**effects, "difference of a reported draft law": 1e-5},
+        findings=tuple(findings),
+        notes=(
+            f"{tokens} tokens in {sum(result.counters.rounds for result in results)} rounds; {drafted} drafted, "
+            f"{sum(result.counters.accepted_tokens for result in results)} of them accepted",
+            f"{honest} draws repeated from their reported laws",
+            f"each test at {alpha:.1e}; effects are those of the weakest test of a group",
+        ),
+        p_values=tuple(p_values),
+        laws=tuple(_plot(result) for result in results if result.plan.core),
+        acceptance=tuple(_acceptance(result) for result in results if result.plan.core),
+        seconds=seconds,
+    )
+
+
+def _plot(result: PlanResult) -> LawPlot:
+    tally = result.tallies[1]
+    total = max(1, tally.samples)
+    return LawPlot(
+        f"{result.plan.name}: pairs of tokens by rank of p/q",
+        tuple((tally.observed / total).tolist()),
+        tuple((tally.expected / total).tolist()),
+    )
+
+
+def _acceptance(result: PlanResult) -> AcceptancePlot:
+    counters = result.counters
+    rounds = max(1, counters.rounds)
+    return AcceptancePlot(result.plan.name, tuple(count / rounds for count in counters.accepted_per_position))

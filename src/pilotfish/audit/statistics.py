@@ -1,0 +1,197 @@
+"""Goodness of fit with honest numbers: p-values, power, sample sizes.
+
+Owns the arithmetic of the tests and nothing of what is tested. Every test is a quadratic form of counts whose mean and
+covariance are known exactly; its tail is that of a gamma law with the statistic's exact first two moments, which keeps
+it right where a plain chi-square tail would promise too much.
+
+Power: a departure of total variation t makes the statistic noncentral with parameter at least 4 n t^2, because
+sum d^2 / p >= (sum |d|)^2 for any departure d of a law p, and sum |d| = 2 t. So n = lambda / (4 t^2), where lambda is the
+noncentrality at which a chi-square of the same degrees of freedom exceeds the critical value with the power asked for.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+POWER = 0.99
+SMALLEST_CELL = 20.0
+"""Cells that expect fewer counts are pooled: below, no tail of a quadratic form can be trusted at 1e-6."""
+SMALLEST_VARIANCE = 10.0
+
+
+def chi2_sf(value: float, degrees: float) -> float:
+    """P(chi-square with `degrees` > value)."""
+    half = torch.tensor([degrees / 2, max(value, 0.0) / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def chi2_critical(degrees: float, alpha: float) -> float:
+    """The value that a chi-square exceeds with probability `alpha`."""
+    low, high = 0.0, degrees + 10.0
+    while chi2_sf(high, degrees) > alpha:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chi2_sf(middle, degrees) > alpha else (low, middle)
+    return high
+
+
+def noncentral_sf(value: float, degrees: float, noncentrality: float) -> float:
+    """P(noncentral chi-square > value): a Poisson mixture of central ones."""
+    half = noncentrality / 2
+    terms = torch.arange(0, int(half + 12 * math.sqrt(half + 1) + 30), dtype=torch.float64)
+    weights = torch.exp(terms * math.log(half) - half - torch.lgamma(terms + 1)) if half > 0 else (terms == 0).double()
+    tails = torch.special.gammaincc(degrees / 2 + terms, torch.full_like(terms, value / 2))
+    return float((weights * tails).sum())
+
+
+@cache
+def needed_noncentrality(degrees: int, alpha: float, power: float = POWER) -> float:
+    """The noncentrality at which a level-`alpha` test rejects with probability `power`."""
+    critical = chi2_critical(degrees, alpha)
+    low, high = 0.0, 10.0
+    while noncentral_sf(critical, degrees, high) < power:
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if noncentral_sf(critical, degrees, middle) < power else (low, middle)
+    return high
+
+
+def sample_size(total_variation: float, degrees: int, alpha: float) -> int:
+    """n = lambda / (4 t^2): samples after which a departure of this size is seen with probability `POWER`."""
+    return math.ceil(needed_noncentrality(degrees, alpha) / (4 * total_variation**2))
+
+
+def smallest_total_variation(samples: int, degrees: int, alpha: float) -> float:
+    """t = sqrt(lambda / (4 n)): the smallest departure seen with probability `POWER`; 1 where there is no test."""
+    if degrees < 1 or samples < 1:
+        return 1.0
+    return min(1.0, math.sqrt(needed_noncentrality(degrees, alpha) / (4 * samples)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One test of counts against what was expected.
+
+    Attributes:
+        p_value: 1 where nothing could be tested.
+        degrees: degrees of freedom after pooling.
+        samples: observations.
+    """
+
+    p_value: float
+    degrees: int
+    samples: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts in cells, their exact mean and covariance; adds up over contexts, options and runs.
+
+    Each observation falls into one cell with probabilities that are known before it is made, and that may differ from
+    one to the next. What was observed minus what was expected is then a sum of martingale differences, with covariance
+    sum of (diag(p) - p p^T), whether or not the observations are independent.
+    """
+
+    observed: Floats
+    expected: Floats
+    covariance: Floats
+    samples: int = 0
+
+    @classmethod
+    def empty(cls, cells: int) -> "Tally":
+        return cls(np.zeros(cells), np.zeros(cells), np.zeros((cells, cells)))
+
+    def add(self, counts: Floats, law: Floats) -> None:
+        """Adds observations that were all made under one law."""
+        number = counts.sum()
+        self.observed += counts
+        self.expected += number * law
+        self.covariance += number * (np.diag(law) - np.outer(law, law))
+        self.samples += int(number)
+
+    def merge(self, other: "Tally") -> None:
+        self.observed += other.observed
+        self.expected += other.expected
+        self.covariance += other.covariance
+        self.samples += other.samples
+
+    def fit(self) -> Fit:
+        """The quadratic form of the departure, cells pooled so that each expects `SMALLEST_CELL` counts."""
+        pooling = _pooling(self.expected)
+        expected = pooling @ self.expected
+        departure = pooling @ (self.observed - self.expected)
+        variances, directions = np.linalg.eigh(pooling @ self.covariance @ pooling.T)
+        usable = variances >= SMALLEST_VARIANCE
+        degrees = int(usable.sum())
+        if degrees == 0:
+            return Fit(1.0, 0, self.samples)
+        statistic = float((((directions.T @ departure)[usable]) ** 2 / variances[usable]).sum())
+        return Fit(_tail(statistic, degrees, expected, self.samples), degrees, self.samples)
+
+
+def _tail(statistic: float, degrees: int, expected: Floats, samples: int) -> float:
+    """Tail of the gamma law with mean `degrees` and the exact variance of Pearson's statistic, never below 2 degrees."""
+    probabilities = expected[expected > 0] / samples
+    cells = len(probabilities)
+    excess = (float((1 / probabilities).sum()) - cells**2 - 2 * cells + 2) / samples
+    variance = 2 * degrees + max(0.0, excess)
+    scale = 2 * degrees / variance  # a gamma law is a chi-square of other degrees, stretched
+    return chi2_sf(statistic * scale, degrees * scale)
+
+
+def _pooling(expected: Floats) -> Floats:
+    """`[pool, cell]` 0/1: cells in ascending order of expectation, joined until each pool expects enough."""
+    pools: list[list[int]] = [[]]
+    mass = 0.0
+    for cell in np.argsort(expected, kind="stable"):
+        if mass >= SMALLEST_CELL:
+            pools.append([])
+            mass = 0.0
+        pools[-1].append(int(cell))
+        mass += expected[cell]
+    if mass < SMALLEST_CELL and len(pools) > 1:
+        pools[-2].extend(pools.pop())
+    pooling = np.zeros((len(pools), len(expected)))
+    for pool, cells in enumerate(pools):
+        pooling[pool, cells] = 1.0
+    return pooling
+
+
+def uniform_fit(values: Floats, bins: int) -> Fit:
+    """Numbers in [0, 1) against the uniform law, in equal bins."""
+    counts = np.bincount(np.minimum((values * bins).astype(np.int64), bins - 1), minlength=bins).astype(np.float64)
+    tally = Tally.empty(bins)
+    tally.add(counts, np.full(bins, 1 / bins))
+    return tally.fit()
+
+
+def independence_fit(left: Floats, right: Floats, bins: int) -> Fit:
+    """Pairs of numbers in [0, 1): their joint law against the uniform one on the square."""
+    rows = np.minimum((left * bins).astype(np.int64), bins - 1)
+    columns = np.minimum((right * bins).astype(np.int64), bins - 1)
+    counts = np.bincount(rows * bins + columns, minlength=bins * bins).astype(np.float64)
+    tally = Tally.empty(bins * bins)
+    tally.add(counts, np.full(bins * bins, 1 / bins**2))
+    return tally.fit()
+
+
+def two_sample_fit(left: Floats, right: Floats) -> tuple[float, int]:
+    """Pearson's statistic that two rows of counts come from one law, and its degrees of freedom; small cells pooled."""
+    total = left + right
+    share = left.sum() / total.sum()
+    pooling = _pooling(total * min(share, 1 - share))
+    left, total = pooling @ left, pooling @ total
+    kept = total > 0
+    degrees = int(kept.sum()) - 1
+    if degrees < 1:
+        return 0.0, 0
+    departure = left[kept] - share * total[kept]
+    return float((departure**2 / (share * (1 - share) * total[kept])).sum()), degrees

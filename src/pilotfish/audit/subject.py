@@ -1,0 +1,143 @@
+"""What is audited, as one value: rules, sampler, drafters. Production by default; a known-bad control replaces a part.
+
+Owns the seams through which a control is injected, and the loop that drives the production round. Knows no statistics.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pilotfish.audit.options import PresencePenalty, Setting
+from pilotfish.drafters.base import Drafter
+from pilotfish.engine.detokenizer import Detokenizer
+from pilotfish.engine.ending import Ending
+from pilotfish.engine.request import Request
+from pilotfish.engine.round import run_round
+from pilotfish.metrics.counters import RequestTiming
+from pilotfish.models.base import Executor
+from pilotfish.sampling.pipeline import Pipeline, Step
+from pilotfish.sampling.sampler import Sampler
+from pilotfish.verify import RULES, Rule
+
+
+def _as_it_is(drafter: Drafter) -> Drafter:
+    return drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The parts of the decoder that the audit puts together.
+
+    Attributes:
+        name: for messages.
+        rules: by name, as in `pilotfish.verify.RULES`.
+        sampler: makes a request's sampler.
+        drafter: wraps every drafter before it is used.
+        penalty: the pipeline step of the audit's own presence penalty.
+    """
+
+    name: str = "pilotfish"
+    rules: Mapping[str, Rule] = field(default_factory=lambda: dict(RULES))
+    sampler: Callable[..., Sampler] = Sampler
+    drafter: Callable[[Drafter], Drafter] = _as_it_is
+    penalty: Callable[[float], Step] = PresencePenalty
+
+    def sampler_for(self, setting: Setting, seed: int, vocab_size: int) -> Sampler:
+        """A request's sampler, with the audit's own steps in front of the pipeline where the setting has some."""
+        sampler = self.sampler(setting.params(seed), vocab_size)
+        if setting.presence_penalty:
+            sampler.pipeline = Pipeline((self.penalty(setting.presence_penalty), *sampler.pipeline.steps))
+        return sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request of a batch.
+
+    Attributes:
+        preempt_after: rounds after which the request loses its caches and reads its text again; `None` for never.
+    """
+
+    prompt: Sequence[int]
+    setting: Setting
+    seed: int
+    max_tokens: int
+    draft_len: int
+    preempt_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What became of a job: its output, and where in it each round began."""
+
+    output: tuple[int, ...]
+    starts: tuple[int, ...]
+    request: Request
+
+
+def generate(
+    subject: Subject,
+    target: Executor,
+    drafter: Drafter | None,
+    rule: str,
+    jobs: Sequence[Job],
+    vocab_size: int | None = None,
+) -> list[Generated]:
+    """Runs a batch through the production round until every request has ended.
+
+    Args:
+        vocab_size: ids of the tokenizer; the model's own, without padding, by default.
+    """
+    vocab_size = vocab_size or target.config.vocab_size
+    own = subject.drafter(drafter) if drafter is not None else None
+    branches = own.nodes_per_depth - 1 if own is not None else 0
+    requests: list[Request] = []
+    starts: list[list[int]] = []
+    for key, job in enumerate(jobs):
+        capacity = len(job.prompt) + job.max_tokens + job.draft_len * branches
+        sampler = subject.sampler_for(job.setting, job.seed, vocab_size)
+        ending = Ending(sampler.params, (), job.max_tokens, Detokenizer(_no_text, job.prompt))
+        requests.append(
+            Request(
+                key=key,
+                tokens=list(job.prompt),
+                prompt_length=len(job.prompt),
+                sampler=sampler,
+                ending=ending,
+                draft_len=job.draft_len if own is not None else 0,
+                sequence=target.open(capacity),
+                timing=RequestTiming(time.monotonic()),
+            )
+        )
+        starts.append([])
+        if own is not None:
+            own.begin(key, capacity)
+    running = list(requests)
+    while running:
+        before = {request.key: len(request.tokens) - request.prompt_length for request in running}
+        for request in run_round(running, target, own, subject.rules[rule]):
+            starts[request.key].append(before[request.key])
+            job = jobs[request.key]
+            if request.finish_reason is not None:
+                running.remove(request)
+                target.close(request.sequence)
+                if own is not None:
+                    own.end(request.key)
+            elif len(starts[request.key]) == job.preempt_after:
+                _preempt(request, job, target, own)
+    return [Generated(tuple(request.output), tuple(begun), request) for request, begun in zip(requests, starts, strict=True)]
+
+
+def _preempt(request: Request, job: Job, target: Executor, drafter: Drafter | None) -> None:
+    """Takes the request's caches away, as a scheduler does that is short of room; the next rounds read all again."""
+    branches = drafter.nodes_per_depth - 1 if drafter is not None else 0
+    capacity = len(job.prompt) + job.max_tokens + job.draft_len * branches
+    target.close(request.sequence)
+    request.sequence = target.open(capacity)
+    if drafter is not None:
+        drafter.end(request.key)
+        drafter.begin(request.key, capacity)
+
+
+def _no_text(ids: Sequence[int]) -> str:
+    return ""
