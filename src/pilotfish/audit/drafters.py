@@ -18,7 +18,7 @@ from pilotfish.sampling.prefix import Prefix
 from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
 
 LAW_TOLERANCE = 1e-5
-"""float32 softmax against float64: a reported law may differ from the oracle's by this much; bfloat16 differs by 2e-3."""
+"""float32 softmax against float64: a reported law may differ from the oracle's by this; bfloat16 differs by 2e-3."""
 
 
 class TreeDrafter(Drafter):
@@ -52,7 +52,7 @@ class TreeDrafter(Drafter):
         tokens: list[int] = []
         parents: list[int] = []
         laws: list[Tensor] = []
-        above = [((), ROOT)] * self._width
+        above: list[tuple[tuple[int, ...], int]] = [((), ROOT)] * self._width
         for depth in range(job.draft_len):
             nodes: list[tuple[tuple[int, ...], int]] = []
             for path, parent in above:
@@ -100,7 +100,9 @@ class Witness(Drafter):
     `DRAFT` stream falls in the cumulative reported law. Looks at the first `drafts` of them.
     """
 
-    def __init__(self, inner: Drafter, table: Table, setting: Setting, drafts: int, *, replacement: bool = True) -> None:
+    def __init__(
+        self, inner: Drafter, table: Table, setting: Setting, drafts: int, *, replacement: bool = True
+    ) -> None:
         self._inner = inner
         self._table = table
         self._setting = setting
@@ -147,11 +149,9 @@ class Witness(Drafter):
             if difference > LAW_TOLERANCE:
                 self.lies.append(f"a reported draft law differs from the law of the draft by {difference:.2g}")
             position = start + len(path)
-            drawn = oracle.uniform(
-                job.sampler.seed, oracle.DRAFT, 0 if draft.is_chain else node, position, start
-            )
-            # A chain's tokens differ in position; the node number counts siblings only where there are some.
             cumulative = np.cumsum(row)
-            low = cumulative[token - 1] if token else 0.0
-            if not low - 1e-9 <= drawn <= cumulative[token] + 1e-9:
+            low, high = (cumulative[token - 1] if token else 0.0) - 1e-9, cumulative[token] + 1e-9
+            # A chain's tokens differ in position, so a drafter of chains may leave the node's number at 0.
+            numbers = (oracle.uniform(job.sampler.seed, oracle.DRAFT, own, position, start) for own in (node, 0))
+            if not any(low <= number <= high for number in numbers):
                 self.lies.append(f"token {token} was not drawn from the reported law with the request's own number")

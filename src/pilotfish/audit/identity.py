@@ -6,7 +6,7 @@ its margin: how far apart the two tokens were in the plain run. Below `NEAR_TIE`
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -115,7 +115,7 @@ def _toys(subject: Subject, size: str, seed: int, count: _Count) -> None:
     target = TableExecutor(table)
     rng = np.random.default_rng((entropy, 2))
     prompts = [rng.integers(VOCAB, size=int(length)).tolist() for length in (1, 2, 3, 7, 20, 300)]
-    drafters = {
+    drafters: dict[str, Callable[[], Drafter]] = {
         "ngram": lambda: NgramDrafter(1, 3),
         "draft_model": lambda: DraftModelDrafter(TableExecutor(draft)),
         "tree": lambda: TreeDrafter(draft),
@@ -165,12 +165,17 @@ def _continued(
     """A request cut in half and taken up again with its text as the prompt ends as the whole one did."""
     jobs = [Job(prompt, setting, derived_seed(entropy, row), 24, 3) for row, prompt in enumerate(prompts)]
     whole = generate(subject, target, None, "match", jobs)
-    rest = [replace(job, prompt=[*job.prompt, *made.output[:12]], max_tokens=12) for job, made in zip(jobs, whole, strict=True)]
+    rest = [
+        replace(job, prompt=[*job.prompt, *made.output[:12]], max_tokens=12)
+        for job, made in zip(jobs, whole, strict=True)
+    ]
     for job, made, later in zip(jobs, whole, generate(subject, target, drafter, "match", rest), strict=True):
         count.tests += 1
         count.tokens += len(later.output)
         if later.output != made.output[12:]:
-            count.findings.append(f"{setting.name}: taken up after 12 tokens, prompt of {len(job.prompt)} goes on otherwise")
+            count.findings.append(
+                f"{setting.name}: taken up after 12 tokens, prompt of {len(job.prompt)} goes on otherwise"
+            )
 
 
 def _whole_engine(
@@ -248,7 +253,9 @@ def _real(subject: Subject, size: str, seed: int, model: ModelUnderTest, count: 
             for row in range(len(batch)):
                 count.tests += 1
                 count.tokens += len(made[row].output)
-                _compare(f"{name}, prompt {row}", batch[row], alone[row], rows[row], made[row], recorded[row], exact, count)
+                _compare(
+                    f"{name}, prompt {row}", batch[row], alone[row], rows[row], made[row], recorded[row], exact, count
+                )
 
 
 Rows = dict[int, torch.Tensor]
@@ -264,7 +271,14 @@ def _recorded(
 
 
 def _compare(
-    label: str, job: Job, plain: Generated, plain_rows: Rows, made: Generated, made_rows: Rows, exact: bool, count: _Count
+    label: str,
+    job: Job,
+    plain: Generated,
+    plain_rows: Rows,
+    made: Generated,
+    made_rows: Rows,
+    exact: bool,
+    count: _Count,
 ) -> None:
     """Ids and logits of one request in two runs."""
     place = _first_difference(plain.output, made.output)

@@ -7,6 +7,7 @@ only say where to look first: a rule that changes elsewhere is bisected there.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 TOLERANCE = 1e-13
 _LOW, _HIGH = 2.0**-53, 1 - 2.0**-53
@@ -83,7 +84,7 @@ def _pieces(
             split(middle, seen, high, high_seen)
 
     found.append((0.0, known[0][0], known[0][1]))
-    for (low, low_seen), (high, high_seen) in zip(known, known[1:], strict=False):
+    for (low, low_seen), (high, high_seen) in pairwise(known):
         split(low, low_seen, high, high_seen)
     found.append((known[-1][0], 1.0, known[-1][1]))
     merged: list[tuple[float, float, tuple[Outcome, ...]]] = []

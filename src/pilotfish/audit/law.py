@@ -51,6 +51,7 @@ class Plan:
     """One toy world and how many tokens to draw in it.
 
     Attributes:
+        drafter: ngram, draft_model, chain (stateless), tree, or tree with replacement.
         core: looked at with enough tokens to see small effects by itself.
         tables: different pairs of toy models to spread the tokens over.
     """
@@ -82,11 +83,11 @@ class LawSize:
     grid_tokens: int
 
 
-SIZES = {"ci": LawSize(8_000, 160), "standard": LawSize(160_000, 1_200), "full": LawSize(600_000, 60_000)}
+SIZES = {"ci": LawSize(4_000, 64), "standard": LawSize(160_000, 1_200), "full": LawSize(600_000, 60_000)}
 
 
 def make_plans(size: LawSize) -> list[Plan]:
-    """Core plans, then the grid: rules x drafters x options and pairs of options, draft lengths and vocabularies in turn."""
+    """Core plans, then the grid: rules x drafters x options and their pairs, draft lengths and vocabularies in turn."""
     plans = [
         Plan(rule, drafter, PLAIN, 3 if rule == "block" else 2, 5, 1, size.core_tokens, core=True, tables=4)
         for rule, drafter in CORE
@@ -122,7 +123,9 @@ def run_plan(plan: Plan, subject: Subject, seed: int) -> PlanResult:
     import torch
 
     torch.set_num_threads(1)
-    result = PlanResult(plan, [Tally.empty(classes**length) for length, classes in WINDOWS], [], 0, SpeculationCounters())
+    result = PlanResult(
+        plan, [Tally.empty(classes**length) for length, classes in WINDOWS], [], 0, SpeculationCounters()
+    )
     for world in range(plan.tables):
         _run_world(plan, subject, (seed, world), plan.tokens // plan.tables, result)
     return result
@@ -137,7 +140,7 @@ def _run_world(plan: Plan, subject: Subject, seed: tuple[int, int], tokens: int,
     rng = np.random.default_rng((entropy, 2))
     counters = [_Windows(contexts, length, classes) for length, classes in WINDOWS]
     witness = Witness(
-        _drafter(plan, draft),
+        subject.drafter(_drafter(plan, draft)),
         draft,
         plan.setting,
         max(20, tokens // 40),
@@ -174,7 +177,8 @@ def _drafter(plan: Plan, draft: Table) -> Drafter:
         return NgramDrafter(1, 2)
     if plan.drafter == "draft_model":
         return DraftModelDrafter(TableExecutor(draft))
-    return TreeDrafter(draft, replacement=plan.drafter == "tree with replacement")
+    width = 1 if plan.drafter == "chain" else 2
+    return TreeDrafter(draft, width=width, replacement=plan.drafter == "tree with replacement")
 
 
 class _Node:

@@ -53,7 +53,10 @@ class _Probe:
 
     def accept(self, starts: Sequence[int], *, node: int = 0) -> Floats:
         return np.array(
-            [float(self.sampler.accept_uniforms([start + at for at in range(node + 1)], start)[node]) for start in starts]
+            [
+                float(self.sampler.accept_uniforms([start + at for at in range(node + 1)], start)[node])
+                for start in starts
+            ]
         )
 
     def resample(self, starts: Sequence[int]) -> Floats:
@@ -74,13 +77,13 @@ def run_noise(subject: Subject, size: str, seed: int) -> Level:
     count = SIZES[size]
     own = derived_seed(seed, "noise")
     series = _series(subject, own, count)
-    tests: list[tuple[str, Fit]] = [(f"{name} is not uniform", uniform_fit(values, 32)) for name, values in series.items()]
+    tests: list[tuple[str, Fit]] = [
+        (f"{name} is not uniform", uniform_fit(values, 32)) for name, values in series.items()
+    ]
     for left, right in combinations(series, 2):
         tests.append((f"{left} and {right} depend on each other", independence_fit(series[left], series[right], BINS)))
     alpha = RUN_FALSE_ALARM / len(tests)
-    findings = [
-        f"{text} (p = {fit.p_value:.1e}, {fit.samples} numbers)" for text, fit in tests if fit.p_value < alpha
-    ]
+    findings = [f"{text} (p = {fit.p_value:.1e}, {fit.samples} numbers)" for text, fit in tests if fit.p_value < alpha]
     exact = [_published(), _layout(subject, own), _reuse(subject, own, count), _restarts(subject, own)]
     findings += [finding for found in exact for finding in found]
     return Level(
@@ -122,8 +125,8 @@ def _series(subject: Subject, seed: int, count: int) -> dict[str, Floats]:
 def _published() -> list[str]:
     findings = []
     for counter, key, expected in PUBLISHED:
-        words = philox(tuple(np.array([word], dtype=np.uint64) for word in counter), key)  # type: ignore[arg-type]
-        if tuple(int(word[0]) for word in words) != expected:
+        c0, c1, c2, c3 = (np.array([word], dtype=np.uint64) for word in counter)
+        if tuple(int(word[0]) for word in philox((c0, c1, c2, c3), key)) != expected:
             findings.append(f"Philox of counter {counter} and key {key} is not the published answer")
         if oracle.philox(counter, key) != expected:
             findings.append("the oracle's own Philox is wrong")

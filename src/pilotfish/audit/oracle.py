@@ -138,7 +138,9 @@ def traversal(toy: ToyDraft) -> Iterator[Outcome]:
     """Leftmost leaf first, a rejected leaf's mass handed to its parent (Weng et al., https://arxiv.org/abs/2505.12398)."""
     target = [row.copy() for row in toy.target]
     weight = [1.0] + [0.0] * len(toy.tokens)
-    waiting = {node: [c for c, parent in enumerate(toy.parents) if parent == node] for node in range(-1, len(toy.tokens))}
+    waiting = {
+        node: [c for c, parent in enumerate(toy.parents) if parent == node] for node in range(-1, len(toy.tokens))
+    }
     reached = 1.0
     current = -1
     while True:

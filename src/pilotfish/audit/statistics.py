@@ -5,8 +5,9 @@ covariance are known exactly; its tail is that of a gamma law with the statistic
 it right where a plain chi-square tail would promise too much.
 
 Power: a departure of total variation t makes the statistic noncentral with parameter at least 4 n t^2, because
-sum d^2 / p >= (sum |d|)^2 for any departure d of a law p, and sum |d| = 2 t. So n = lambda / (4 t^2), where lambda is the
-noncentrality at which a chi-square of the same degrees of freedom exceeds the critical value with the power asked for.
+sum d^2 / p >= (sum |d|)^2 for any departure d of a law p, and sum |d| = 2 t. So n = lambda / (4 t^2), where lambda is
+the noncentrality at which a chi-square of the same degrees of freedom exceeds the critical value with the power asked
+for.
 """
 
 import math
@@ -138,7 +139,7 @@ class Tally:
 
 
 def _tail(statistic: float, degrees: int, expected: Floats, samples: int) -> float:
-    """Tail of the gamma law with mean `degrees` and the exact variance of Pearson's statistic, never below 2 degrees."""
+    """Tail of the gamma law with mean `degrees` and the variance of Pearson's statistic, never below 2 degrees."""
     probabilities = expected[expected > 0] / samples
     cells = len(probabilities)
     excess = (float((1 / probabilities).sum()) - cells**2 - 2 * cells + 2) / samples

@@ -32,7 +32,7 @@ class Subject:
         name: for messages.
         rules: by name, as in `pilotfish.verify.RULES`.
         sampler: makes a request's sampler.
-        drafter: wraps every drafter before it is used.
+        drafter: wraps the drafters of the law level.
         penalty: the pipeline step of the audit's own presence penalty.
     """
 
@@ -89,8 +89,7 @@ def generate(
         vocab_size: ids of the tokenizer; the model's own, without padding, by default.
     """
     vocab_size = vocab_size or target.config.vocab_size
-    own = subject.drafter(drafter) if drafter is not None else None
-    branches = own.nodes_per_depth - 1 if own is not None else 0
+    branches = drafter.nodes_per_depth - 1 if drafter is not None else 0
     requests: list[Request] = []
     starts: list[list[int]] = []
     for key, job in enumerate(jobs):
@@ -104,28 +103,30 @@ def generate(
                 prompt_length=len(job.prompt),
                 sampler=sampler,
                 ending=ending,
-                draft_len=job.draft_len if own is not None else 0,
+                draft_len=job.draft_len if drafter is not None else 0,
                 sequence=target.open(capacity),
                 timing=RequestTiming(time.monotonic()),
             )
         )
         starts.append([])
-        if own is not None:
-            own.begin(key, capacity)
+        if drafter is not None:
+            drafter.begin(key, capacity)
     running = list(requests)
     while running:
         before = {request.key: len(request.tokens) - request.prompt_length for request in running}
-        for request in run_round(running, target, own, subject.rules[rule]):
+        for request in run_round(running, target, drafter, subject.rules[rule]):
             starts[request.key].append(before[request.key])
             job = jobs[request.key]
             if request.finish_reason is not None:
                 running.remove(request)
                 target.close(request.sequence)
-                if own is not None:
-                    own.end(request.key)
+                if drafter is not None:
+                    drafter.end(request.key)
             elif len(starts[request.key]) == job.preempt_after:
-                _preempt(request, job, target, own)
-    return [Generated(tuple(request.output), tuple(begun), request) for request, begun in zip(requests, starts, strict=True)]
+                _preempt(request, job, target, drafter)
+    return [
+        Generated(tuple(request.output), tuple(begun), request) for request, begun in zip(requests, starts, strict=True)
+    ]
 
 
 def _preempt(request: Request, job: Job, target: Executor, drafter: Drafter | None) -> None:

@@ -6,6 +6,7 @@ what remains is the joint law of the first k + 1 tokens, and the target's own is
 """
 
 import itertools
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -153,7 +154,9 @@ def drafts_of(case: Case, target: Toy, drafter: Toy) -> Iterator[tuple[ToyDraft,
         yield finish(tokens, [np.eye(vocab_size)[token] for token in tokens]), None, 1.0
         return
 
-    def grow(tokens: tuple[int, ...], rows: list[Floats], probability: float) -> Iterator[tuple[ToyDraft, Floats, float]]:
+    def grow(
+        tokens: tuple[int, ...], rows: list[Floats], probability: float
+    ) -> Iterator[tuple[ToyDraft, Floats, float]]:
         node = len(tokens)
         if node == len(parents):
             yield finish(tokens, rows), np.stack(rows), probability
@@ -229,11 +232,18 @@ def _continued(emitted: Mapping[Context, float], target: Toy, length: int) -> di
     return full
 
 
+def _depth(parents: tuple[int, ...]) -> int:
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent + 1] + 1)
+    return max(depths)
+
+
 def check(rule: Rule, case: Case, seed: int) -> tuple[list[str], int]:
     """All assertions of one case: findings, and how many drafts were gone through."""
     assert rule.verify is not None, "a ratio rule"
     target, drafter = toy_pairs(seed, case.vocab_size)[case.pair]
-    depth = max(len(ToyDraft((), case.parents, np.empty(0), np.empty(0)).path(node)) for node in range(len(case.parents)))
+    depth = _depth(case.parents)
     emitted: dict[Context, float] = defaultdict(float)
     length = expected_length = 0.0
     findings: list[str] = []
@@ -270,7 +280,8 @@ def _impossible(rule: RatioRule, case: Case, toy: ToyDraft, rows: Floats | None)
         row = 0
         for node, token in [*((n, draft.tokens[n]) for n in verdict.path), (-1, verdict.next_token)]:
             if not toy.target[row][token] > 0:
-                return [f"{case.name}: emits token {token}, of probability 0, at uniforms {accept:.3g} and {resample:.3g}"]
+                at = f"at uniforms {accept:.3g} and {resample:.3g}"
+                return [f"{case.name}: emits token {token}, of probability 0, {at}"]
             row = node + 1
     return []
 
@@ -292,13 +303,11 @@ def check_match(rule: Rule, seed: int) -> tuple[list[str], int]:
             for token, parent in zip(tokens, parents, strict=True):
                 contexts.append((*contexts[parent + 1], token))
             emitted: dict[Context, float] = defaultdict(float)
-            for choices in itertools.product(range(vocab_size), repeat=len(contexts)):
-                probability = float(np.prod([target.law(c)[x] for c, x in zip(contexts, choices, strict=True)]))
-                # Equal contexts are one choice: siblings that repeat a token share it.
-                if any(choices[a] != choices[contexts.index(c)] for a, c in enumerate(contexts)):
-                    continue
-                repeats = [target.law(c)[x] for a, (c, x) in enumerate(zip(contexts, choices, strict=True)) if contexts.index(c) != a]
-                emitted[match(draft, choices).tokens(draft)] += probability / float(np.prod(repeats))
+            distinct = list(dict.fromkeys(contexts))  # equal contexts are one choice: siblings may repeat a token
+            for chosen in itertools.product(range(vocab_size), repeat=len(distinct)):
+                choice = dict(zip(distinct, chosen, strict=True))
+                probability = math.prod(float(target.law(context)[token]) for context, token in choice.items())
+                emitted[match(draft, [choice[context] for context in contexts]).tokens(draft)] += probability
             depth = max(len(context) for context in contexts) + 1
             found, expected = _continued(emitted, target, depth), _continued({(): 1.0}, target, depth)
             error = max(abs(found.get(t, 0.0) - expected[t]) for t in expected)

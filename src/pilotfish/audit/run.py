@@ -1,0 +1,76 @@
+"""The audit as one call: which levels, how large, on what. The way in for the command line and for tests."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pilotfish.audit.identity import PROMPT_TEXTS, ModelUnderTest, run_identity
+from pilotfish.audit.law import SIZES, make_plans, run_law
+from pilotfish.audit.noise import run_noise
+from pilotfish.audit.results import Level, Report
+from pilotfish.audit.subject import Subject
+from pilotfish.audit.theory import run_theory
+from pilotfish.errors import InvalidInputError
+from pilotfish.models.loading import ExecutorChoice, WeightType, load_model
+
+Size = Literal["ci", "standard", "full"]
+LOCAL_LEVELS = ("theory", "noise", "identity", "law")
+DEFAULT_SEED = 20_261_129
+
+
+def audit(
+    levels: Sequence[str] = LOCAL_LEVELS,
+    *,
+    size: Size = "standard",
+    seed: int = DEFAULT_SEED,
+    subject: Subject | None = None,
+    model: ModelUnderTest | None = None,
+    workers: int | None = None,
+    tell: Callable[[Level], None] = lambda level: None,
+) -> Report:
+    """Runs the local levels one after the other.
+
+    Args:
+        levels: of `LOCAL_LEVELS`.
+        size: "ci" for every change, "standard" for a machine, "full" for a release.
+        seed: decides all toys, seeds and prompts of the run.
+        subject: what is audited; this package's own decoder by default.
+        model: a real model for the identity level.
+        workers: processes of the law level; one per core, at most four, by default.
+        tell: called with each level as it ends.
+
+    Raises:
+        InvalidInputError: a level or size is unknown.
+    """
+    for level in levels:
+        if level not in LOCAL_LEVELS:
+            raise InvalidInputError(f"level {level!r} is not one of {', '.join(LOCAL_LEVELS)}")
+    if size not in SIZES:
+        raise InvalidInputError(f"size={size!r}: expected one of {', '.join(SIZES)}")
+    own = subject or Subject()
+    processes = workers or min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    run: dict[str, Callable[[], Level]] = {
+        "theory": lambda: run_theory(own, size, seed),
+        "noise": lambda: run_noise(own, size, seed),
+        "identity": lambda: run_identity(own, size, seed, model),
+        "law": lambda: run_law(own, make_plans(SIZES[size]), seed, processes),
+    }
+    done = []
+    for name in LOCAL_LEVELS:
+        if name in levels:
+            done.append(run[name]())
+            tell(done[-1])
+    return Report(tuple(done), seed, size)
+
+
+def model_under_test(
+    name: str, *, executor: ExecutorChoice = "auto", weights: WeightType = "auto", threads: int | None = None
+) -> ModelUnderTest:
+    """Loads a model for the identity level, with prompts of our own writing.
+
+    Raises:
+        ModelError: it cannot be found, read or used.
+    """
+    model = load_model(name, executor=executor, weights=weights, threads=threads)
+    prompts = tuple(tuple(model.tokenizer.encode(text)) for text in PROMPT_TEXTS)
+    return ModelUnderTest(name, model.executor, model.tokenizer.vocab_size, prompts)

@@ -1,0 +1,60 @@
+"""The auditor audited: every known-bad control must be caught, and by the level that is meant for it.
+
+Owns which part of a level a control is shown to: the plans or cases that can meet its defect, at the false-alarm rate
+of the whole run, so that being caught here means being caught there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilotfish.audit import theory
+from pilotfish.audit.controls import CONTROLS, Control
+from pilotfish.audit.identity import run_identity
+from pilotfish.audit.law import SIZES, WINDOWS, Plan, make_plans, run_law
+from pilotfish.audit.noise import run_noise
+from pilotfish.audit.options import BY_NAME
+from pilotfish.audit.results import Level
+
+TOKENS = 16_000
+"""Tokens that a control of the law level is given; the standard run gives ten times as many to each core plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """What became of one control.
+
+    Attributes:
+        level: the level meant for it.
+        finding: the first thing that level said, or `None` if it saw nothing.
+    """
+
+    control: str
+    level: str
+    finding: str | None
+
+
+def show(control: Control, seed: int) -> Level:
+    """Runs the part of the level that is meant for a control."""
+    subject = control.subject
+    if control.level == "theory":
+        cases = [
+            case
+            for case in theory.make_cases("ci")
+            if case.rule == control.rule and case.pair in control.pairs and case.replacement and not case.certain
+        ]
+        return theory.run_theory(subject, "ci", seed, cases)
+    if control.level == "noise":
+        return run_noise(subject, "ci", seed)
+    if control.level == "identity":
+        return run_identity(subject, "ci", seed)
+    plan = Plan(control.rule, control.drafter, BY_NAME[control.option], 2, 5, 1, TOKENS, core=True, tables=4)
+    return run_law(subject, [plan], seed, share=len(WINDOWS) * len(make_plans(SIZES["standard"])) + 100)
+
+
+def self_test(seed: int, controls: Sequence[Control] = CONTROLS) -> list[Caught]:
+    """Shows every control to its level."""
+    found = []
+    for control in controls:
+        level = show(control, seed)
+        found.append(Caught(control.name, control.level, level.findings[0] if level.findings else None))
+    return found
