@@ -35,21 +35,28 @@ class Draft:
         parents: for each node the index of an earlier node, or `ROOT`. Siblings stand in draw order.
         probs: `[node, vocab]`, row i exactly the law (q) that node i's token was drawn from; `None` means that every
             token was certain given its path (a point mass: n-gram, suffix, argmax or noise-coupled drafts).
+        confidence: for each node, from 0 to 1, how likely the drafter holds it to be accepted once its parent is; used
+            to decide how much of a draft is worth verifying, never whether a token is right. `None` claims nothing.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probs: "Tensor | None" = None
+    confidence: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents), "one parent per node"
         assert all(ROOT <= parent < node for node, parent in enumerate(self.parents)), "parents precede children"
         assert self.probs is None or self.probs.shape[0] == len(self.tokens), "one law per node"
+        assert self.confidence is None or len(self.confidence) == len(self.tokens), "one confidence per node"
 
     @classmethod
-    def chain(cls, tokens: Sequence[int], probs: "Tensor | None" = None) -> "Draft":
+    def chain(
+        cls, tokens: Sequence[int], probs: "Tensor | None" = None, confidence: Sequence[float] | None = None
+    ) -> "Draft":
         """A draft in which each token follows the one before."""
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs)
+        claimed = None if confidence is None else tuple(confidence)
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs, claimed)
 
     @property
     def is_chain(self) -> bool:
