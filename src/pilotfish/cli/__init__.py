@@ -8,8 +8,10 @@ import sys
 
 import typer
 
+from pilotfish.cli.bench import bench
 from pilotfish.cli.chat import chat
 from pilotfish.cli.demo import demo
+from pilotfish.cli.doctor import doctor
 from pilotfish.cli.generate import generate
 from pilotfish.cli.models import models
 from pilotfish.errors import PilotfishError
@@ -25,7 +27,9 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command()(demo)
+app.command()(doctor)
 app.add_typer(models, name="models")
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ or text.
 """
 
 import os
+import time
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Literal
@@ -54,6 +55,10 @@ class NativeExecutor(Executor):
         kv_cache_tokens: positions the cache has room for, all sequences together; by default eight contexts, but no
             more than half of the machine's memory. Memory is taken page by page as it is needed.
 
+    Attributes:
+        storage: how the matrices are stored: "float32", "bfloat16", "int8", or several joined by "+".
+        native_seconds: wall-clock time inside native code, all passes so far together.
+
     Raises:
         ExecutorUnavailableError: the native extension is missing.
         UnsupportedModelError: the configuration is one the decoder cannot have.
@@ -85,10 +90,17 @@ class NativeExecutor(Executor):
         if kv_cache_tokens < 1:
             raise InvalidInputError(f"kv_cache_tokens is {kv_cache_tokens}; expected 1 or more")
         try:
-            self._decoder = self._native.Decoder(_native_spec(self._native, config), threads, -(-kv_cache_tokens // page))
+            self._decoder = self._native.Decoder(
+                _native_spec(self._native, config), threads, -(-kv_cache_tokens // page)
+            )
         except RowsError as error:
-            raise UnsupportedModelError(f"the native executor cannot run this {config.family} model: {error}") from error
-        _Loader(self._decoder, config, weights, weight_type).load()
+            raise UnsupportedModelError(
+                f"the native executor cannot run this {config.family} model: {error}"
+            ) from error
+        loader = _Loader(self._decoder, config, weights, weight_type)
+        loader.load()
+        self.storage = "+".join(sorted(loader.storages))
+        self.native_seconds = 0.0
 
     @property
     def exact(self) -> bool:
@@ -153,7 +165,9 @@ class NativeExecutor(Executor):
             count = len(segment.tokens)
             if segment.parents is not None:
                 if len(segment.parents) != count:
-                    raise RowsError(f"a segment has {count} tokens and {len(segment.parents)} parents; expected as many")
+                    raise RowsError(
+                        f"a segment has {count} tokens and {len(segment.parents)} parents; expected as many"
+                    )
                 parents.extend(segment.parents)
             shapes.append((segment.sequence, count, segment.first_node, segment.parents is None, segment.logits_from))
             tokens.extend(segment.tokens)
@@ -165,12 +179,14 @@ class NativeExecutor(Executor):
         logits = torch.empty((logit_rows, self.config.vocab_size), dtype=torch.float32)
         boundaries = list(dict.fromkeys(capture))
         states = [torch.empty((len(tokens), self.config.hidden_size), dtype=torch.float32) for _ in boundaries]
+        entered = time.perf_counter()
         try:
             self._decoder.forward(shapes, tokens, parents, start, stop, hidden_in, boundaries, logits, states)
         except TypeError as error:
             raise RowsError(
                 "tokens, parents, sequences, nodes, layers and boundaries are 64-bit integers; got something else"
             ) from error
+        self.native_seconds += time.perf_counter() - entered
         return PassOutput(logits, dict(zip(boundaries, states, strict=True)))
 
 
@@ -220,6 +236,7 @@ class _Loader:
         self.config = config
         self.weights = weights
         self.weight_type = weight_type
+        self.storages: set[str] = set()
 
     def load(self) -> None:
         config = self.config
@@ -243,9 +260,7 @@ class _Loader:
             self.matrices(index, "key", [attention + "k_proj"], keys, hidden, bias=config.qkv_bias)
             self.matrices(index, "value", [attention + "v_proj"], keys, hidden, bias=config.qkv_bias)
             self.matrices(index, "output", [attention + "o_proj"], hidden, queries, bias=config.output_bias)
-            self.matrices(
-                index, "gate_up", [mlp + "gate_proj", mlp + "up_proj"], middle, hidden, bias=config.mlp_bias
-            )
+            self.matrices(index, "gate_up", [mlp + "gate_proj", mlp + "up_proj"], middle, hidden, bias=config.mlp_bias)
             self.matrices(index, "down", [mlp + "down_proj"], hidden, middle, bias=config.mlp_bias)
         self.norm(0, "final", "model.norm.weight", hidden)
         if config.tie_word_embeddings:
@@ -281,6 +296,7 @@ class _Loader:
             if all(each is not None for each in grouped):
                 sources = [_grouped_arrays(each) for each in grouped if each is not None]
                 self.decoder.pack_grouped(layer, place, sources, biases)
+                self.storages.add("int8")
                 return
         tensors = [self.read(name, out_size, in_size) for name in names]
         storage: str = self.weight_type
@@ -290,6 +306,7 @@ class _Loader:
         if len({tensor.dtype for tensor in tensors}) > 1:
             tensors = [tensor.to(torch.float32) for tensor in tensors]
         self.decoder.pack_floats(layer, place, tensors, storage, biases)
+        self.storages.add(storage)
 
     def grouped(self, name: str, out_size: int, in_size: int) -> GroupedInt8 | None:
         if in_size % GROUP_SIZE:
