@@ -1,0 +1,197 @@
+"""Which draft, and how much of it: the choice that makes speculation never slower than plain decoding.
+
+Owns the choice among several drafters and the length of what is verified, plain decoding included. It is a drafter
+itself: it lets others propose, estimates from their records what each token is worth (`survival.py`), and keeps as much
+as brings the most delivered tokens per second at the measured time of a pass. Knows no target and no logits.
+
+A point-mass draft (n-gram, suffix, or coupled to the target's noise) is judged after it was made and may be cut
+anywhere: the verdict is the target's own choice whatever was dropped. A draft drawn from its own law for a ratio rule
+is taken whole and its length decided before, because dropping a token for what it turned out to be changes the law of
+the output (https://arxiv.org/abs/2607.05147, appendix A, has the counter-example).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pilotfish.drafters.base import Drafter, DraftJob, Observation
+from pilotfish.engine.pass_time import PassTime
+from pilotfish.engine.survival import Survival
+from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
+
+LONGEST = 16
+"""Most tokens asked of a drafter per path."""
+
+WORTH = 1.01
+"""A draft must promise this much more than plain decoding: an estimate's noise must not cost speed."""
+
+FREE = 0.02
+"""A drafter whose longest draft takes less than this share of a one-row pass is asked in every round."""
+
+EXPLORE_EVERY = 64
+EXPLORE_LENGTH = 2
+"""A dearer drafter that is not expected to pay is asked for a short draft this rarely, to see whether it does."""
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A drafter, its record, the smoothed seconds it takes per drafted token, and how long each request let it rest."""
+
+    drafter: Drafter
+    survival: Survival = field(default_factory=Survival)
+    token_seconds: float | None = None
+    rested: dict[int, int] = field(default_factory=dict)
+
+    def propose(self, jobs: Sequence[DraftJob], clock: Callable[[], float]) -> list[Draft]:
+        started = clock()
+        drafts = self.drafter.propose(jobs)
+        # By what was asked, not by what came: a drafter without an idea costs time too.
+        rate = (clock() - started) / sum(job.draft_len for job in jobs)
+        self.token_seconds = rate if self.token_seconds is None else 0.9 * self.token_seconds + 0.1 * rate
+        return drafts
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A draft with the estimated survival of its nodes."""
+
+    draft: Draft
+    survival: list[float]
+
+
+class DraftPolicy(Drafter):
+    """Takes, per request and round, the draft and the length with the best expected delivered tokens per second.
+
+    Args:
+        drafters: at least one.
+        pass_time: what a pass of so many rows takes.
+        clock: seconds; for tests.
+    """
+
+    def __init__(
+        self, drafters: Sequence[Drafter], pass_time: PassTime, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._members = [_Member(drafter) for drafter in drafters]
+        self._pass_time = pass_time
+        self._clock = clock
+        self._proposed: dict[int, list[tuple[_Member, Draft]]] = {}
+        self._known: dict[int, int] = {}
+        self._sent: tuple[int, float] | None = None
+        self.hidden_boundaries = tuple(sorted({b for drafter in drafters for b in drafter.hidden_boundaries}))
+        self.nodes_per_depth = max(drafter.nodes_per_depth for drafter in drafters)
+
+    def begin(self, request: int, capacity: int) -> None:
+        for member in self._members:
+            member.drafter.begin(request, capacity)
+            member.survival.begin(request)
+            member.rested[request] = 0
+
+    def end(self, request: int) -> None:
+        self._proposed.pop(request, None)
+        self._known.pop(request, None)
+        for member in self._members:
+            member.drafter.end(request)
+            member.survival.end(request)
+            del member.rested[request]
+
+    def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
+        plain = self._pass_time(len(jobs))
+        self._known.update((job.request, len(job.tokens)) for job in jobs)
+        self._proposed.update((job.request, []) for job in jobs)
+        for member in self._members:
+            asked = [order for job in jobs if (order := self._order(member, job, len(jobs), plain)) is not None]
+            if asked:
+                for order, draft in zip(asked, member.propose(asked, self._clock), strict=True):
+                    if draft.tokens:
+                        self._proposed[order.request].append((member, draft))
+        chosen = self._admit([self._best(job.request, len(jobs)) for job in jobs])
+        self._sent = (len(jobs) + sum(len(draft) for draft in chosen), self._clock())
+        return chosen
+
+    def _order(self, member: _Member, job: DraftJob, rows: int, plain: float) -> DraftJob | None:
+        """What to ask a drafter for on behalf of a request, if anything; decided from the past alone."""
+        longest = min(job.draft_len, LONGEST)
+        seconds = member.token_seconds
+        if seconds is None or seconds * LONGEST < FREE * plain:
+            return replace(job, draft_len=longest)
+        typical = member.survival.typical(job.request)
+        best, length, reach, expected = WORTH * rows / plain, 0, 1.0, float(rows)
+        for draft_len in range(1, longest + 1):
+            reach *= typical
+            expected += reach
+            rate = expected / (self._pass_time(rows + draft_len) + seconds * draft_len)
+            if rate > best:
+                best, length = rate, draft_len
+        if length == 0:
+            member.rested[job.request] += 1
+            if member.rested[job.request] < EXPLORE_EVERY:
+                return None
+            length = min(EXPLORE_LENGTH, longest)
+        member.rested[job.request] = 0
+        return replace(job, draft_len=length)
+
+    def _best(self, request: int, rows: int) -> _Candidate:
+        """The proposal that promises most, were its nodes the only ones added to the pass."""
+        best_rate, best = 0.0, _Candidate(EMPTY_DRAFT, [])
+        for member, draft in self._proposed[request]:
+            candidate = _Candidate(draft, member.survival.of_nodes(request, draft))
+            if draft.probs is not None:
+                return candidate
+            _, rate = self._best_count(sorted(candidate.survival, reverse=True), rows, float(rows))
+            if rate > best_rate:
+                best_rate, best = rate, candidate
+        return best
+
+    def _best_count(self, worth: Sequence[float], rows: int, expected: float) -> tuple[int, float]:
+        """How many of the nodes, best first, to add to a pass of `rows` rows that is to deliver `expected` tokens.
+
+        Returns:
+            the number, and the tokens per second that gives.
+        """
+        best, count = WORTH * expected / self._pass_time(rows), 0
+        for added, survival in enumerate(worth, 1):
+            expected += survival
+            rate = expected / self._pass_time(rows + added)
+            if rate > best:
+                best, count = rate, added
+        return count, best
+
+    def _admit(self, candidates: Sequence[_Candidate]) -> list[Draft]:
+        """Fills one pass for all requests: nodes in the order of their survival, as long as the rate rises.
+
+        A node never survives more often than its parent, so the best nodes of a draft are a draft.
+        """
+        whole = [worth for candidate in candidates if candidate.draft.probs is not None for worth in candidate.survival]
+        worth = sorted(
+            (survival for candidate in candidates if candidate.draft.probs is None for survival in candidate.survival),
+            reverse=True,
+        )
+        count, _ = self._best_count(worth, len(candidates) + len(whole), float(len(candidates) + sum(whole)))
+        least = worth[count - 1] if count else float("inf")
+        return [
+            candidate.draft if candidate.draft.probs is not None else _cut(candidate, least) for candidate in candidates
+        ]
+
+    def observe(self, observation: Observation) -> None:
+        if self._sent is not None:
+            rows, sent = self._sent
+            self._pass_time.observe(rows, self._clock() - sent)
+            self._sent = None
+        known = self._known.get(observation.request)
+        if known is not None:
+            committed = tuple(observation.tokens[known:])
+            for member, draft in self._proposed[observation.request]:
+                member.survival.record(observation.request, draft, committed)
+            self._proposed[observation.request].clear()
+        for member in self._members:
+            member.drafter.observe(observation)
+
+
+def _cut(candidate: _Candidate, least: float) -> Draft:
+    """The nodes whose survival is at least `least`."""
+    draft = candidate.draft
+    kept = [node for node, survival in enumerate(candidate.survival) if survival >= least]
+    if len(kept) == len(draft):
+        return draft
+    place = {node: new for new, node in enumerate(kept)} | {ROOT: ROOT}
+    return Draft(tuple(draft.tokens[node] for node in kept), tuple(place[draft.parents[node]] for node in kept))

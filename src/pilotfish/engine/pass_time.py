@@ -1,0 +1,49 @@
+"""What a pass of so many rows takes on this machine: measured by a calibration, then by the passes themselves.
+
+Owns the table. The engine's own work around a pass (choices, verdicts, text) is part of what it learns, because a
+round is worth only what it takes as a whole. Knows no executor.
+"""
+
+from collections.abc import Mapping
+
+_OWN_RATE = 0.1
+_SHARED_RATE = 0.02
+"""A pass of some rows says a little about passes of other rows: the machine is busy, or the context has grown."""
+_OUTLIER = 3.0
+
+
+class PassTime:
+    """Seconds by number of rows, smoothed; between and beyond what was measured, straight lines.
+
+    Args:
+        measured: seconds of a pass by rows; at least one entry.
+    """
+
+    def __init__(self, measured: Mapping[int, float]) -> None:
+        assert measured, "a calibration has at least one entry"
+        self._rows = sorted(measured)
+        self._seconds = [measured[rows] for rows in self._rows]
+        self._table: list[float] = [0.0]
+
+    def __call__(self, rows: int) -> float:
+        """Expected seconds of a pass of `rows` rows."""
+        while len(self._table) <= rows:
+            self._table.append(self._interpolated(len(self._table)))
+        return self._table[rows]
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A pass of `rows` rows took `seconds`. What is far off is taken for a disturbance and counts for less."""
+        expected = self(rows)
+        drift = max(min(seconds, _OUTLIER * expected), expected / _OUTLIER) - expected
+        for other in range(1, len(self._table)):
+            self._table[other] = max(self._table[other] + _SHARED_RATE * drift, 1e-9)
+        self._table[rows] += (_OWN_RATE - _SHARED_RATE) * drift
+
+    def _interpolated(self, rows: int) -> float:
+        places = self._rows
+        if len(places) == 1 or rows <= places[0]:
+            return self._seconds[0] * (rows / places[0] if rows > places[0] else 1.0)
+        right = next((i for i, place in enumerate(places) if place >= rows), len(places) - 1)
+        left = right - 1
+        share = (rows - places[left]) / (places[right] - places[left])
+        return max(self._seconds[left] + share * (self._seconds[right] - self._seconds[left]), self._seconds[0])

@@ -1,0 +1,214 @@
+"""The policy on simulated machines and texts: no target, no clock but the test's own."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pilotfish.drafters.base import Drafter, DraftJob, Observation
+from pilotfish.engine.draft_policy import EXPLORE_EVERY, LONGEST, DraftPolicy
+from pilotfish.engine.pass_time import PassTime
+from pilotfish.sampling.params import SamplingParams
+from pilotfish.sampling.sampler import Sampler
+from pilotfish.terms import EMPTY_DRAFT, Draft
+
+SAMPLER = Sampler(SamplingParams(seed=0), 8)
+STEPS = {1: 10.4, 2: 10.4, 3: 10.5, 4: 12.9, 5: 14.2, 6: 15.3, 7: 18.5, 8: 21.0, 17: 40.0}
+"""Milliseconds by rows, measured on a real machine."""
+
+
+class Oracle(Drafter):
+    """Knows the text; tells the truth as often as `accuracy` says at a position, in `seconds` per token."""
+
+    def __init__(self, machine: "Machine", accuracy: Callable[[int], float], seconds: float = 0.0, **draft) -> None:
+        self.machine, self.accuracy, self.seconds, self.draft = machine, accuracy, seconds, draft
+        self.asked = 0
+
+    def begin(self, request, capacity):
+        pass
+
+    def propose(self, jobs):
+        self.asked += 1
+        self.machine.now += self.seconds * sum(job.draft_len for job in jobs)
+        return [self.one(job) for job in jobs]
+
+    def one(self, job):
+        place = len(job.tokens)
+        tokens = [
+            0 if self.machine.random.random() < self.accuracy(place + ahead) else 7 for ahead in range(job.draft_len)
+        ]
+        claimed = self.draft.get("confidence")
+        return Draft.chain(tokens, confidence=None if claimed is None else [claimed] * len(tokens))
+
+    def observe(self, observation):
+        pass
+
+    def end(self, request):
+        pass
+
+
+class Machine:
+    """Generates a text of zeros with a drafter; a pass takes what `STEPS` says."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.time = PassTime({rows: milliseconds / 1000 for rows, milliseconds in STEPS.items()})
+        self.now = 0.0
+        self.drafted: list[int] = []
+
+    def run(self, drafter: Drafter, length: int) -> float:
+        """Tokens per second."""
+        truth = PassTime({rows: milliseconds / 1000 for rows, milliseconds in STEPS.items()})
+        drafter.begin(0, length + LONGEST)
+        tokens = [0]
+        started = self.now
+        while len(tokens) <= length:
+            (draft,) = drafter.propose([DraftJob(0, tokens, 1, LONGEST, SAMPLER, True)])
+            self.drafted.append(len(draft))
+            self.now += truth(1 + len(draft))
+            accepted = next((i for i, token in enumerate(draft.tokens) if token != 0), len(draft))
+            tokens = tokens + [0] * (accepted + 1)
+            drafter.observe(Observation(0, tokens, tuple(range(accepted)), {}))
+        drafter.end(0)
+        return (len(tokens) - 1) / (self.now - started)
+
+
+def policy(machine, *drafters):
+    return DraftPolicy(drafters, machine.time, lambda: machine.now)
+
+
+PLAIN = 1000 / STEPS[1]
+
+
+def fixed_rate(accuracy, draft_len):
+    """Tokens per second at a fixed length, by the formula."""
+    expected = sum(accuracy**ahead for ahead in range(draft_len + 1))
+    return expected / PassTime({rows: milliseconds / 1000 for rows, milliseconds in STEPS.items()})(1 + draft_len)
+
+
+def test_hopeless_drafter_costs_at_most_3_percent():
+    machine = Machine()
+    assert machine.run(policy(machine, Oracle(machine, lambda place: 0.0)), 500) >= 0.97 * PLAIN
+    assert sum(machine.drafted[40:]) == 0, "given up for good"
+
+
+@pytest.mark.parametrize("accuracy", [0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+def test_policy_reaches_the_best_fixed_length(accuracy):
+    rates = []
+    for seed in range(5):
+        machine = Machine(seed)
+        rates.append(machine.run(policy(machine, Oracle(machine, lambda place: accuracy)), 1000))
+    best = max([PLAIN, *(fixed_rate(accuracy, draft_len) for draft_len in range(1, LONGEST + 1))])
+    assert sum(rates) / 5 >= 0.95 * best
+
+
+def test_text_that_turns_to_copying_is_followed_within_30_rounds():
+    machine = Machine()
+    machine.run(policy(machine, Oracle(machine, lambda place: 0.0 if place < 300 else 1.0)), 1000)
+    turned = 300  # rounds of one token each until then, at least
+    assert max(machine.drafted[40 : turned - 20], default=0) == 0
+    assert min(machine.drafted[turned + 30 :]) >= 5, "a length within 8% of the best for a certain drafter"
+
+
+def test_best_of_several_drafters_is_taken():
+    machine = Machine()
+    good, bad = Oracle(machine, lambda place: 0.9), Oracle(machine, lambda place: 0.1)
+    rate = machine.run(policy(machine, bad, good), 1000)
+    assert rate >= 0.9 * max(fixed_rate(0.9, draft_len) for draft_len in range(1, LONGEST + 1))
+
+
+def test_confidence_separates_good_drafts_from_bad_ones():
+    class Moody(Oracle):
+        def one(self, job):
+            sure = self.machine.random.random() < 0.5
+            self.accuracy = lambda place: 0.95 if sure else 0.05
+            self.draft = {"confidence": 0.6 if sure else 0.5}
+            return super().one(job)
+
+    machine = Machine()
+    told = machine.run(policy(machine, Moody(machine, lambda place: 0.0)), 2000)
+    best_blind = max([PLAIN, *(fixed_rate(0.5, draft_len) for draft_len in range(1, LONGEST + 1))])
+    assert told > 1.2 * best_blind, "claims are learned for what they are worth, not taken as probabilities"
+
+
+def test_expensive_drafter_that_does_not_pay_is_asked_rarely():
+    machine = Machine()
+    drafter = Oracle(machine, lambda place: 0.3, seconds=0.006)
+    rate = machine.run(policy(machine, drafter), 3000)
+    assert rate >= 0.98 * PLAIN
+    assert 2 < drafter.asked < 3 * 3000 / EXPLORE_EVERY, "but it is not forgotten"
+
+
+def test_expensive_drafter_that_pays_is_used():
+    machine = Machine()
+    rate = machine.run(policy(machine, Oracle(machine, lambda place: 0.9, seconds=0.001)), 1000)
+    assert rate > 1.8 * PLAIN
+
+
+def test_sampled_draft_is_neither_cut_nor_dropped():
+    """What was drawn from its own law is verified whole, however little it promises."""
+    machine = Machine()
+
+    class Sampled(Oracle):
+        def one(self, job):
+            return Draft.chain([7] * job.draft_len, torch.full((job.draft_len, 8), 0.125))
+
+    drafter = Sampled(machine, lambda place: 0.0)
+    chooser = policy(machine, drafter)
+    chooser.begin(0, 100)
+    for length in range(1, 30):
+        (draft,) = chooser.propose([DraftJob(0, [0] * length, 1, 3, SAMPLER, False)])
+        assert len(draft) == 3
+        assert draft.probs is not None
+        chooser.observe(Observation(0, [0] * (length + 1), (), {}))
+
+
+def test_tree_is_cut_to_its_best_nodes():
+    machine = Machine()
+
+    class Tree(Oracle):
+        def one(self, job):
+            return Draft((7, 0, 7, 0), (-1, -1, 1, 1), confidence=(0.05, 0.95, 0.05, 0.95))
+
+    chooser = policy(machine, Tree(machine, lambda place: 0.0))
+    chooser.begin(0, 500)
+    for length in range(1, 300, 3):
+        (draft,) = chooser.propose([DraftJob(0, [0] * length, 1, 4, SAMPLER, True)])
+        chooser.observe(Observation(0, [0] * (length + 3), (), {}))
+    assert draft == Draft((0, 0), (-1, 0))
+
+
+def test_rows_of_a_large_batch_are_shared_out_by_worth():
+    machine = Machine()
+    machine.time = PassTime({1: 1.0, 2: 2.0})  # every row costs as much as a pass: nothing pays but certainty
+
+    class Two(Oracle):
+        def one(self, job):
+            return Draft.chain([0 if job.request == 0 else 7] * 4, confidence=[0.99] * 4)
+
+    chooser = policy(machine, Two(machine, lambda place: 0.0))
+    for request in (0, 1):
+        chooser.begin(request, 100)
+    for length in range(1, 60):
+        jobs = [DraftJob(request, [0] * length, 1, 4, SAMPLER, True) for request in (0, 1)]
+        drafts = chooser.propose(jobs)
+        for request in (0, 1):
+            chooser.observe(Observation(request, [0] * (length + 1), (), {}))
+    assert drafts == [EMPTY_DRAFT, EMPTY_DRAFT], "a row that costs a pass never pays"
+    chooser._pass_time = PassTime({1: 1.0, 2: 1.01})
+    drafts = chooser.propose([DraftJob(request, [0] * 60, 1, 4, SAMPLER, True) for request in (0, 1)])
+    assert len(drafts[0]) == 4
+    assert len(drafts[1]) <= 1, "nearly free rows go to what is worth most"
+
+
+def test_pass_time_interpolates_and_follows_what_it_observes():
+    table = PassTime({1: 10.0, 3: 12.0, 5: 20.0})
+    assert [table(rows) for rows in (1, 2, 3, 4, 5, 7)] == [10.0, 11.0, 12.0, 16.0, 20.0, 28.0]
+    for _ in range(200):
+        table.observe(3, 15.0)
+    assert table(3) == pytest.approx(15.0, rel=0.01)
+    assert table(1) < table(3) < table(5)
+    before = table(3)
+    table.observe(3, 1e6)
+    assert table(3) < 1.3 * before, "one disturbance does not spoil the table"
