@@ -14,6 +14,8 @@
 #include "decoder.h"
 #include "faults.h"
 #include "pool.h"
+#include "successors.h"
+#include "suffix.h"
 
 namespace nb = nanobind;
 using namespace pilotfish;
@@ -189,6 +191,26 @@ nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> gumbel_argmax(Array<const float, 2>
   return nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(choices, {rows}, owner);
 }
 
+using SuffixTuple = std::tuple<std::vector<int32_t>, std::vector<int32_t>, std::vector<double>, double>;
+
+SuffixTuple propose_suffix(const SuffixIndex& index, const std::vector<int32_t>& context, int64_t draft_len,
+                           int64_t nodes, double factor, double min_prob, bool branching) {
+  SuffixLimits limits{static_cast<int64_t>(context.size()), draft_len, nodes, factor, min_prob, branching};
+  SuffixProposal found = index.propose(context.data(), context.size(), limits);
+  return {std::move(found.tokens), std::move(found.parents), std::move(found.confidence), found.score};
+}
+
+std::vector<std::vector<int64_t>> top_rows(Array<const float, 2> rows, int64_t vocabulary, int64_t count) {
+  const int64_t width = static_cast<int64_t>(rows.shape(1));
+  if (vocabulary < 1 || vocabulary > width || count < 1 || count > vocabulary)
+    fail<RowsFault>("the ", count, " highest of ", vocabulary, " columns were asked for; rows have ", width);
+  std::vector<std::vector<int64_t>> found(rows.shape(0), std::vector<int64_t>(static_cast<size_t>(count)));
+  nb::gil_scoped_release release;
+  for (size_t row = 0; row < found.size(); ++row)
+    top_indices(rows.data() + static_cast<int64_t>(row) * width, vocabulary, count, found[row].data());
+  return found;
+}
+
 void translate(const std::exception_ptr& pointer, void*) {
   const auto raise = [](const char* name, const std::exception& fault) {
     const nb::object type = nb::module_::import_("pilotfish.errors").attr(name);
@@ -266,8 +288,19 @@ NB_MODULE(_native, m) {
       .def_prop_ro("total_pages", [](const Decoder& decoder) { return decoder.cache().total_pages(); })
       .def_prop_ro("page_bytes", [](const Decoder& decoder) { return decoder.cache().page_bytes(); });
 
+  nb::class_<SuffixIndex>(m, "SuffixIndex")
+      .def(nb::init<int64_t>(), nb::arg("depth"))
+      .def("__len__", &SuffixIndex::size)
+      .def(
+          "extend",
+          [](SuffixIndex& index, const std::vector<int32_t>& tokens) { index.extend(tokens.data(), tokens.size()); },
+          nb::arg("tokens"))
+      .def("propose", &propose_suffix, nb::arg("context"), nb::arg("draft_len"), nb::arg("nodes"), nb::arg("factor"),
+           nb::arg("min_prob"), nb::arg("branching"));
+
   m.attr("PAGE_POSITIONS") = kPagePositions;
   m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("seed"), nb::arg("positions"));
+  m.def("top_rows", &top_rows, nb::arg("rows"), nb::arg("vocabulary"), nb::arg("count"));
   m.def("instruction_sets", &instruction_sets);
   m.def("isa", [] { return std::string(kernels().name); });
   m.def("select_isa", &select_instruction_set, nb::arg("name"));

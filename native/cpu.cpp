@@ -8,11 +8,11 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <set>
 #include <sstream>
 #include <utility>
 
+#include "packing.h"
 #include "pool.h"
 
 namespace pilotfish {
@@ -146,34 +146,29 @@ int available_cores() {
 }
 
 double measure_bandwidth(int threads) {
-  constexpr int64_t kWords = int64_t{32} << 20;  // 256 MB, beyond any cache
-  std::unique_ptr<uint64_t[]> buffer(new uint64_t[kWords]);
-  std::memset(buffer.get(), 1, kWords * 8);
-  std::atomic<uint64_t> sink{0};
+  constexpr int64_t kBytes = int64_t{256} << 20;  // beyond any cache
+  const Memory memory(kBytes);
+  std::memset(memory.data(), 0, kBytes);
+  const int64_t pieces = 16 * threads;
+  std::vector<float> sinks(static_cast<size_t>(pieces));
   double best = 0;
-  for (int attempt = 0; attempt < 5; ++attempt) {
+  for (int attempt = 0; attempt < 7; ++attempt) {
     const auto begin = std::chrono::steady_clock::now();
     run_team(threads, [&](Worker& worker) {
-      worker.share(4 * threads, [&](int64_t unit, int64_t) {
-        const uint64_t* at = buffer.get() + kWords * unit / (4 * threads);
-        const uint64_t* end = buffer.get() + kWords * (unit + 1) / (4 * threads);
-        uint64_t sums[8] = {};
-        for (; at + 8 <= end; at += 8) {
-          __builtin_prefetch(at + 256);
-          for (int i = 0; i < 8; ++i) sums[i] ^= at[i];
-        }
-        for (uint64_t sum : sums) sink.fetch_xor(sum);
+      worker.share(pieces, [&](int64_t piece, int64_t) {
+        const int64_t from = kBytes / 256 * piece / pieces * 256, to = kBytes / 256 * (piece + 1) / pieces * 256;
+        sinks[static_cast<size_t>(piece)] = kernels().read_burst(memory.data() + from, to - from);
       });
     });
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, kWords * 8 / taken.count());
+    best = std::max(best, kBytes / taken.count());
   }
   return best;
 }
 
 double measure_flops(int threads) {
   double best = 0;
-  for (int attempt = 0; attempt < 5; ++attempt) {
+  for (int attempt = 0; attempt < 7; ++attempt) {
     std::vector<double> done(static_cast<size_t>(threads));
     const auto begin = std::chrono::steady_clock::now();
     run_team(threads, [&](Worker& worker) {

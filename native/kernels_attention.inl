@@ -18,11 +18,9 @@ void add_values(const float* weights, int64_t first, int64_t last, const float* 
 #pragma GCC unroll 2
     for (int v = 0; v < Width; ++v) w[v] = load(value + v * 16);
 #pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r) {
-      const V16 weight = splat(weights[r * kPagePositions + i]);
+    for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 2
-      for (int v = 0; v < Width; ++v) sums[r][v] = fma(weight, w[v], sums[r][v]);
-    }
+      for (int v = 0; v < Width; ++v) sums[r][v] = fma_scalar(weights + r * kPagePositions + i, w[v], sums[r][v]);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < Rows; ++r)

@@ -63,11 +63,9 @@ void plain_block(const BlockArgs& a) {
       ahead += step;
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r) {
-      const V16 each_x = splat(x[r][k]);
+    for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 2
-      for (int v = 0; v < Width; ++v) sums[r][v] = fma(each_x, w[v], sums[r][v]);
-    }
+      for (int v = 0; v < Width; ++v) sums[r][v] = fma_scalar(x[r] + k, w[v], sums[r][v]);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < Rows; ++r)
@@ -114,11 +112,9 @@ void grouped_block(const BlockArgs& a) {
 #pragma GCC unroll 2
         for (int v = 0; v < Width; ++v) w[v] = from_int8(quants + i * kTileColumns + v * 16);
 #pragma GCC unroll 16
-        for (int r = 0; r < Rows; ++r) {
-          const V16 each_x = splat(x[r][i]);
+        for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 2
-          for (int v = 0; v < Width; ++v) sums[r][v] = fma(each_x, w[v], sums[r][v]);
-        }
+          for (int v = 0; v < Width; ++v) sums[r][v] = fma_scalar(x[r] + i, w[v], sums[r][v]);
       }
 #pragma GCC unroll 2
       for (int line = 0; line < 2; ++line) {

@@ -62,3 +62,15 @@ double multiply_add_burst(int64_t repeats, float* sink) {
   sink[2] = sum_lanes(chains[0]);
   return 2.0 * 16 * kChains * static_cast<double>(repeats);
 }
+
+float read_burst(const uint8_t* memory, int64_t bytes) {
+  V16 sums[4] = {zero(), zero(), zero(), zero()};
+  for (int64_t at = 0; at < bytes; at += 256) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      __builtin_prefetch(memory + at + i * 64 + 16384, 0, 2);  // as far ahead as a weight tile
+      sums[i] = add(sums[i], load(reinterpret_cast<const float*>(memory + at) + i * 16));
+    }
+  }
+  return sum_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}

@@ -1,11 +1,8 @@
 #include "pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 
-#include <condition_variable>
-#include <mutex>
-#include <new>
+#include <algorithm>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -15,8 +12,7 @@
 namespace pilotfish {
 namespace {
 
-constexpr int kBarrierSpins = 4000;   // some tens of microseconds, then the processor is offered to others
-constexpr int kIdleSpins = 3000;      // between passes, before a thread parks
+constexpr int kMostSpins = 3000, kFewestSpins = 30;  // before a thread sleeps; the most are some tens of microseconds
 
 void pause() {
 #if defined(__x86_64__)
@@ -53,7 +49,7 @@ class Pool {
     std::lock_guard<std::mutex> turn(turn_);
     while (static_cast<int>(workers_.size()) < threads - 1) {
       const int id = static_cast<int>(workers_.size()) + 1;
-      workers_.emplace_back([this, id, seen = generation_.load()] { serve(id, seen); });
+      workers_.emplace_back([this, id, seen = jobs_] { serve(id, seen); });
     }
     Team team(threads);
     {
@@ -61,15 +57,13 @@ class Pool {
       job_ = &job;
       team_ = &team;
       active_ = threads;
-      running_.store(threads - 1, std::memory_order_relaxed);
-      generation_.fetch_add(1, std::memory_order_release);
+      ++jobs_;
     }
-    if (parked_.load() > 0) wake_.notify_all();
+    started_.reach(jobs_);
     work(job, team, 0);
-    for (int spins = 0; running_.load(std::memory_order_acquire) > 0; ++spins) {
-      pause();
-      if (spins > kBarrierSpins) sched_yield();
-    }
+    // The team's last meeting is behind us, but the other threads may still be on their way out of it.
+    left_wanted_ += threads - 1;
+    done_.wait_for(left_wanted_);
   }
 
  private:
@@ -81,31 +75,27 @@ class Pool {
 
   void serve(int id, int64_t seen) {
     for (;;) {
-      for (int spins = 0; generation_.load(std::memory_order_acquire) == seen && spins < kIdleSpins; ++spins) pause();
+      started_.wait_for(seen + 1);
       const std::function<void(Worker&)>* job;
       Team* team;
       {
-        std::unique_lock<std::mutex> lock(mutex_);
-        if (generation_.load() == seen) {
-          parked_.fetch_add(1);
-          wake_.wait(lock, [&] { return generation_.load() != seen; });
-          parked_.fetch_sub(1);
-        }
-        seen = generation_.load();
+        std::lock_guard<std::mutex> lock(mutex_);
+        seen = jobs_;
+        if (id >= active_) continue;  // a job for fewer threads than the pool has; its team may be gone by now
         job = job_;
         team = team_;
-        if (id >= active_) continue;  // a pass with fewer threads than the pool has; its team may be gone by now
       }
       work(*job, *team, id);
-      running_.fetch_sub(1, std::memory_order_release);
+      done_.reach(left_.fetch_add(1) + 1);
     }
   }
 
   std::mutex turn_, mutex_;
-  std::condition_variable wake_;
   std::vector<std::thread> workers_;
-  std::atomic<int64_t> generation_{0};
-  std::atomic<int> running_{0}, parked_{0};
+  Milestone started_, done_;
+  int64_t jobs_ = 0;  // guarded by mutex_; written only in turn
+  int64_t left_wanted_ = 0;
+  std::atomic<int64_t> left_{0};
   const std::function<void(Worker&)>* job_ = nullptr;
   Team* team_ = nullptr;
   int active_ = 0;
@@ -127,6 +117,35 @@ Pool& pool() {
 
 }  // namespace
 
+// Two threads may reach neighbouring values at once; the higher one stays.
+void Milestone::reach(int64_t value) {
+  int64_t before = value_.load(std::memory_order_relaxed);
+  while (before < value && !value_.compare_exchange_weak(before, value)) {
+  }
+  if (sleepers_.load() > 0) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    reached_.notify_all();
+  }
+}
+
+void Milestone::wait_for(int64_t value) {
+  // Where spinning has been in vain, because there are more threads than processors for them, spin less.
+  static std::atomic<int> patience{kMostSpins};
+  const int most = patience.load(std::memory_order_relaxed);
+  for (int spins = 0; spins < most; ++spins) {
+    if (value_.load(std::memory_order_acquire) >= value) {
+      if (most < kMostSpins) patience.store(std::min(kMostSpins, most + most / 8 + 1), std::memory_order_relaxed);
+      return;
+    }
+    pause();
+  }
+  patience.store(std::max(kFewestSpins, most - most / 4), std::memory_order_relaxed);
+  std::unique_lock<std::mutex> lock(mutex_);
+  sleepers_.fetch_add(1);
+  reached_.wait(lock, [&] { return value_.load() >= value; });
+  sleepers_.fetch_sub(1);
+}
+
 Team::Team(int threads) : threads_(threads), cursors_(static_cast<size_t>(2 * threads)) {}
 
 void Worker::meet() {
@@ -134,13 +153,10 @@ void Worker::meet() {
   if (team_.threads_ == 1) return;
   if (team_.arrived_.fetch_add(1, std::memory_order_acq_rel) == team_.threads_ - 1) {
     team_.arrived_.store(0, std::memory_order_relaxed);
-    team_.phase_.store(phase_, std::memory_order_release);
+    team_.phase_.reach(phase_);
     return;
   }
-  for (int spins = 0; team_.phase_.load(std::memory_order_acquire) < phase_; ++spins) {
-    pause();
-    if (spins > kBarrierSpins) sched_yield();
-  }
+  team_.phase_.wait_for(phase_);
 }
 
 void run_team(int threads, const std::function<void(Worker&)>& job) { pool().run(threads, job); }

@@ -4,11 +4,27 @@
 // pool, since threads do not survive a fork.
 #pragma once
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 namespace pilotfish {
+
+// A number that threads wait on until it has grown: they spin for a while, then sleep. A sleeper leaves its processor
+// to the thread it waits for, which matters as soon as other processes want processors too.
+class Milestone {
+ public:
+  void reach(int64_t value);
+  void wait_for(int64_t value);
+
+ private:
+  alignas(128) std::atomic<int64_t> value_{0};
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable reached_;
+};
 
 // The threads of one pass. Work is handed out by `share`; all meet at its end.
 class Team {
@@ -24,7 +40,7 @@ class Team {
   int threads_;
   std::vector<Cursor> cursors_;  // [2][thread], used in turns
   alignas(128) std::atomic<int> arrived_{0};
-  alignas(128) std::atomic<int64_t> phase_{0};
+  Milestone phase_;
 };
 
 class Worker {

@@ -1,7 +1,7 @@
 // Sixteen float lanes as two 256-bit registers. Included inside an anonymous namespace of a file built for AVX2 + FMA.
 
 constexpr int kMaxRows = 6;   // rows of a register block
-constexpr int kWideRows = 3;  // up to here a block covers a whole 32-column tile, beyond it half a tile at a time
+constexpr int kWideRows = 2;  // up to here a block covers a whole 32-column tile, beyond it half a tile at a time
 
 struct V16 {
   __m256 a, b;
@@ -18,6 +18,8 @@ PF_INLINE void store(float* at, V16 x) {
   _mm256_storeu_ps(at + 8, x.b);
 }
 PF_INLINE V16 fma(V16 x, V16 y, V16 z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+// sum + w * *x.
+PF_INLINE V16 fma_scalar(const float* x, V16 w, V16 sum) { return fma(splat(*x), w, sum); }
 PF_INLINE V16 add(V16 x, V16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 PF_INLINE V16 sub(V16 x, V16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 PF_INLINE V16 mul(V16 x, V16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }

@@ -12,6 +12,12 @@ PF_INLINE V16 splat(float value) { return {_mm512_set1_ps(value)}; }
 PF_INLINE V16 load(const float* at) { return {_mm512_loadu_ps(at)}; }
 PF_INLINE void store(float* at, V16 a) { _mm512_storeu_ps(at, a.v); }
 PF_INLINE V16 fma(V16 a, V16 b, V16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// sum + w * *x. On Zen 4 a broadcast into a register competes with multiply-adds, one inside their memory operand does
+// not; compilers join equal broadcasts into a register, hence the assembly.
+PF_INLINE V16 fma_scalar(const float* x, V16 w, V16 sum) {
+  asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum.v) : "v"(w.v), "m"(*x));
+  return sum;
+}
 PF_INLINE V16 add(V16 a, V16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 PF_INLINE V16 sub(V16 a, V16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 PF_INLINE V16 mul(V16 a, V16 b) { return {_mm512_mul_ps(a.v, b.v)}; }

@@ -24,6 +24,8 @@ PF_INLINE void store(float* at, V16 x) {
 PF_INLINE V16 fma(V16 x, V16 y, V16 z) {
   return each([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); });
 }
+// sum + w * *x.
+PF_INLINE V16 fma_scalar(const float* x, V16 w, V16 sum) { return fma(splat(*x), w, sum); }
 PF_INLINE V16 add(V16 x, V16 y) {
   return each([&](int i) { return vaddq_f32(x.v[i], y.v[i]); });
 }
