@@ -57,6 +57,16 @@ class Engine:
         self.totals = SpeculationCounters()
         """Counts of all requests that ended."""
 
+    @property
+    def target(self) -> Executor:
+        """The model whose output is produced."""
+        return self._target
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """What proposes tokens; `None` where decoding is plain."""
+        return self._drafter
+
     def prepare(self, prompt: Sequence[int], params: SamplingParams, draft_len: int | None = None) -> SamplingParams:
         """Checks a request without starting it; returns its params with the seed filled in.
 

@@ -4,6 +4,8 @@ Owns the translation between callers and the engine: names to models, text to id
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -57,23 +59,38 @@ class LLM:
         threads: int | None = None,
         device: str = "cpu",
     ) -> None:
-        config = speculative_config
-        if config is not None and not isinstance(config, SpeculativeConfig):
-            config = SpeculativeConfig.from_mapping(config)
-        self.speculative_config = config
+        config = _parsed(speculative_config)  # first: a mistake in it need not wait for the model
 
+        @cache
         def load(name: str | Path) -> Model:
             return load_model(name, executor=executor, weights=weights, threads=threads, device=device)
 
+        self._load = load
         self._model = load(model)
         self.tokenizer = self._model.tokenizer
+        self._speculate(config)
+
+    def with_speculation(self, speculative_config: SpeculativeConfig | Mapping[str, Any] | None) -> "LLM":
+        """Another `LLM` over the same loaded models, with an engine and a drafter of its own.
+
+        Nothing that this one's drafter has learned is known to the other, so that two can be compared.
+
+        Raises:
+            SpeculativeConfigError, ModelError, TokenizerMismatchError: as for a new `LLM`.
+        """
+        other = copy(self)
+        other._speculate(_parsed(speculative_config))
+        return other
+
+    def _speculate(self, config: SpeculativeConfig | None) -> None:
+        self.speculative_config = config
         drafter: Drafter | None = None
         if config is not None and config.num_speculative_tokens > 0:
             if config.method == "ngram":
                 drafter = NgramDrafter(config.prompt_lookup_min, config.prompt_lookup_max)
             else:
                 assert config.model is not None, "checked by SpeculativeConfig"
-                draft = load(config.model)
+                draft = self._load(config.model)
                 require_same_tokenizer(self.tokenizer, draft.tokenizer)
                 drafter = DraftModelDrafter(draft.executor)
         self.engine = Engine(
@@ -169,6 +186,10 @@ class LLM:
         if not ids and self.tokenizer.bos_id is not None:
             return [self.tokenizer.bos_id]
         return ids
+
+
+def _parsed(config: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:
+    return config if config is None or isinstance(config, SpeculativeConfig) else SpeculativeConfig.from_mapping(config)
 
 
 def _is_conversation(prompt: Prompt | Sequence[Message]) -> bool:
