@@ -49,6 +49,10 @@ class TokenizerMismatchError(ModelError):
     """Target and draft model do not share a tokenizer; the message names both and the first difference."""
 
 
+class CorruptPoolError(PilotfishError):
+    """A saved pool of past outputs is damaged, of another version, or belongs to another pool or model."""
+
+
 class DownloadError(ModelError):
     """A model could not be fetched, or what came does not have the expected checksum."""
 

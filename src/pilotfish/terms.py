@@ -1,4 +1,4 @@
-"""Frozen nouns shared by the rooms: `Draft`, `Verdict`, `FinishReason`.
+"""Frozen nouns shared by the rooms: `Draft`, `PartialPass`, `Verdict`, `FinishReason`.
 
 Owns their meaning and their validation, and no other logic. Knows no model, no sampling, no rule.
 """
@@ -27,6 +27,20 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PartialPass:
+    """Rows of the coming pass that a drafter has already run through the target's first layers.
+
+    Attributes:
+        layers: how many layers, counted from the first.
+        hidden: `[row, hidden]` the target's states after them, of the first rows of the request's segment: its unread
+            committed tokens, then the draft's nodes in order. The last nodes may be missing.
+    """
+
+    layers: int
+    hidden: "Tensor"
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """Tokens proposed in one round: a chain, or a tree through `parents`.
 
@@ -37,12 +51,14 @@ class Draft:
             token was certain given its path (a point mass: n-gram, suffix, argmax or noise-coupled drafts).
         confidence: for each node, from 0 to 1, how likely the drafter holds it to be accepted once its parent is; used
             to decide how much of a draft is worth verifying, never whether a token is right. `None` claims nothing.
+        partial: what of the pass the drafter has run already, where it drafts with the target's own layers.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probs: "Tensor | None" = None
     confidence: tuple[float, ...] | None = None
+    partial: PartialPass | None = None
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents), "one parent per node"
@@ -52,11 +68,15 @@ class Draft:
 
     @classmethod
     def chain(
-        cls, tokens: Sequence[int], probs: "Tensor | None" = None, confidence: Sequence[float] | None = None
+        cls,
+        tokens: Sequence[int],
+        probs: "Tensor | None" = None,
+        confidence: Sequence[float] | None = None,
+        partial: PartialPass | None = None,
     ) -> "Draft":
         """A draft in which each token follows the one before."""
         claimed = None if confidence is None else tuple(confidence)
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs, claimed)
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs, claimed, partial)
 
     @property
     def is_chain(self) -> bool:

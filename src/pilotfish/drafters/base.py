@@ -27,6 +27,8 @@ class DraftJob:
         sampler: turns a drafter's logits into laws and choices, with the request's options and seed.
         coupled: draw with the target's noise, as the `match` rule likes it; otherwise from the drafter's own law with
             the draft stream, and report the law, as ratio rules need it.
+        sequence: the request's number in the target's cache, for a drafter that runs the target's own layers.
+        max_nodes: the most nodes of a tree; `draft_len` times the drafter's `nodes_per_depth` by default.
     """
 
     request: int
@@ -35,6 +37,30 @@ class DraftJob:
     draft_len: int
     sampler: Sampler
     coupled: bool
+    sequence: int | None = None
+    max_nodes: int | None = None
+
+    def node_budget(self, nodes_per_depth: int) -> int:
+        """The most nodes of this draft, branches included."""
+        whole = self.draft_len * nodes_per_depth
+        return whole if self.max_nodes is None else min(whole, self.max_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Successors:
+    """What the target thought likely after one row that it verified, accepted or not.
+
+    Attributes:
+        previous: the token before the row's own on its path, `None` at the start of the text.
+        token: the row's token.
+        ids: the target's most likely next tokens by its logits, best first.
+        shares: their softmax, over these ids alone.
+    """
+
+    previous: int | None
+    token: int
+    ids: tuple[int, ...]
+    shares: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +73,22 @@ class Observation:
         path: the committed nodes of this round's draft.
         hidden: the target's hidden states at the rows that are now in its cache and were run in this round, by layer
             boundary, for the boundaries the drafter asked for.
+        cached: how many tokens the target's cache holds now, these rows being the last of them; all but the pending
+            one by default. Fewer while the prompt is still being read.
+        successors: the target's favourites at the rows it verified in this round, for a drafter that asked.
     """
 
     request: int
     tokens: Sequence[int]
     path: tuple[int, ...]
     hidden: dict[int, Float[Tensor, "node hidden"]]
+    cached: int | None = None
+    successors: tuple[Successors, ...] = ()
+
+    @property
+    def cached_length(self) -> int:
+        """`cached`, resolved."""
+        return len(self.tokens) - 1 if self.cached is None else self.cached
 
 
 class Drafter(ABC):
@@ -60,6 +96,10 @@ class Drafter(ABC):
 
     hidden_boundaries: tuple[int, ...] = ()
     """Layer boundaries of the target whose hidden states `observe` wants; see `PassOutput.hidden`."""
+
+    top_successors: int = 0
+    """How many of the target's favourites after each verified row `observe` wants. They are of rounds that are over, so
+    a later draft is a function of the past and any rule stays exact."""
 
     nodes_per_depth: int = 1
     """A draft has at most this many nodes times `draft_len`: 1 for chains, more for trees."""
@@ -74,7 +114,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def observe(self, observation: Observation) -> None:
-        """A round was committed. Not called for requests that ended with it."""
+        """A round was committed, or a part of the prompt was read. Not called for requests that ended with it."""
 
     @abstractmethod
     def end(self, request: int) -> None:
