@@ -1,0 +1,284 @@
+// Runs the native decoder without Python, for the sanitizers: every storage, instruction set and thread count, trees,
+// rollback, refusals and a fork. Prints what went wrong and returns 1, or returns 0.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "decoder.h"
+#include "faults.h"
+#include "pool.h"
+
+using namespace pilotfish;
+
+namespace {
+
+int failures = 0;
+
+void check(bool good, const std::string& what) {
+  if (good) return;
+  ++failures;
+  std::printf("FAILED: %s\n", what.c_str());
+}
+
+template <class Fault, class Call>
+void check_refused(Call call, const std::string& what) {
+  try {
+    call();
+  } catch (const Fault&) {
+    return;
+  }
+  check(false, what + " was not refused");
+}
+
+struct Random {
+  uint32_t state;
+  uint32_t next() { return (state = state * 1664525u + 1013904223u) >> 8; }
+  float real() { return static_cast<float>(next()) / 8388608.0f - 1.0f; }
+  int64_t below(int64_t limit) { return static_cast<int64_t>(next() % static_cast<uint32_t>(limit)); }
+};
+
+std::vector<float> noise(Random& random, int64_t count, float spread, float middle = 0.0f) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = middle + spread * random.real();
+  return values;
+}
+
+enum class Form { kFloat32, kBFloat16, kInt8, kGroupedMinimum, kGroupedFloat };
+
+DecoderSpec awkward_spec(bool rich) {
+  DecoderSpec spec;
+  spec.vocab = 53;
+  spec.hidden = rich ? 64 : 40;
+  spec.intermediate = rich ? 96 : 56;
+  spec.heads = rich ? 4 : 6;
+  spec.kv_heads = 2;
+  spec.head_dim = rich ? 16 : 12;
+  spec.norm_eps = 1e-5;
+  spec.query_scale = 0.25;
+  spec.qk_norm = spec.sandwich_norms = rich;
+  spec.activation = rich ? Activation::kGeluTanh : Activation::kSilu;
+  Rope rope;
+  for (int64_t i = 0; i < spec.head_dim / 2; ++i) rope.inv_freq.push_back(std::pow(0.3, static_cast<double>(i)));
+  spec.ropes.push_back(rope);
+  spec.layers = {{0, 0}, {-1, 5}, {0, 33}};
+  return spec;
+}
+
+void load(Decoder& decoder, Form form, bool biases) {
+  const DecoderSpec& spec = decoder.spec();
+  Random random{77};
+  const auto put = [&](int64_t layer, Place place, int64_t rows, int64_t inputs, int sources) {
+    std::vector<std::vector<float>> values, all_biases, scales;
+    std::vector<std::vector<int8_t>> quants;
+    std::vector<FloatSource> floats;
+    std::vector<GroupedSource> groups;
+    for (int s = 0; s < sources; ++s) {
+      values.push_back(noise(random, rows * inputs, 2.0f / std::sqrt(static_cast<float>(inputs))));
+      scales.push_back(noise(random, rows * inputs / kGroup, 0.001f, 0.002f));
+      quants.emplace_back();
+      for (float value : values.back()) quants.back().push_back(static_cast<int8_t>(value * 40.0f));
+      if (form == Form::kGroupedMinimum)  // float16 holds these exactly
+        for (float& scale : scales.back()) scale = std::round(scale * 1024.0f) / 1024.0f;
+      if (biases) all_biases.push_back(noise(random, rows, 0.2f));
+    }
+    for (int s = 0; s < sources; ++s) {
+      const size_t i = static_cast<size_t>(s);
+      floats.push_back({values[i].data(), Element::kFloat32});
+      groups.push_back(
+          {quants[i].data(), scales[i].data(), form == Form::kGroupedMinimum ? scales[i].data() : nullptr});
+    }
+    if (form == Form::kGroupedMinimum || form == Form::kGroupedFloat)
+      decoder.pack(layer, place, groups, all_biases);
+    else
+      decoder.pack(layer, place, floats,
+                   form == Form::kFloat32    ? FloatStorage::kFloat32
+                   : form == Form::kBFloat16 ? FloatStorage::kBFloat16
+                                             : FloatStorage::kInt8,
+                   all_biases);
+  };
+  const auto norm = [&](int64_t layer, Norm which, int64_t count) {
+    const std::vector<float> values = noise(random, count, 0.3f, 1.0f);
+    decoder.set_norm(layer, which, values.data(), count);
+  };
+  const int64_t queries = spec.heads * spec.head_dim, keys = spec.kv_heads * spec.head_dim;
+  put(0, Place::kEmbedding, spec.vocab, spec.hidden, 1);
+  put(0, Place::kHead, spec.vocab, spec.hidden, 1);
+  norm(0, Norm::kFinal, spec.hidden);
+  for (int64_t layer = 0; layer < static_cast<int64_t>(spec.layers.size()); ++layer) {
+    put(layer, Place::kQuery, queries, spec.hidden, 1);
+    put(layer, Place::kKey, keys, spec.hidden, 1);
+    put(layer, Place::kValue, keys, spec.hidden, 1);
+    put(layer, Place::kOutput, spec.hidden, queries, 1);
+    put(layer, Place::kGateUp, spec.intermediate, spec.hidden, 2);
+    put(layer, Place::kDown, spec.hidden, spec.intermediate, 1);
+    for (Norm which : {Norm::kAttentionIn, Norm::kAttentionOut, Norm::kMlpIn, Norm::kMlpOut})
+      norm(layer, which, spec.hidden);
+    norm(layer, Norm::kQuery, spec.head_dim);
+    norm(layer, Norm::kKey, spec.head_dim);
+  }
+}
+
+using Logits = std::vector<float>;
+
+Logits run(Decoder& decoder, int64_t sequence, const std::vector<int64_t>& tokens,
+           const std::vector<int64_t>* parents = nullptr, int64_t first_node = 0) {
+  PassRequest request;
+  const int64_t rows = static_cast<int64_t>(tokens.size());
+  Logits logits(static_cast<size_t>(rows * decoder.spec().vocab));
+  request.segments.push_back({sequence, rows, first_node, parents == nullptr, 0});
+  request.tokens = tokens;
+  if (parents) request.parents = *parents;
+  request.stop = static_cast<int64_t>(decoder.spec().layers.size());
+  request.logits = logits.data();
+  request.logit_rows = rows;
+  decoder.forward(request);
+  return logits;
+}
+
+Logits one_by_one(Decoder& decoder, const std::vector<int64_t>& tokens) {
+  const int64_t sequence = decoder.open(static_cast<int64_t>(tokens.size()));
+  Logits last;
+  for (int64_t token : tokens) {
+    last = run(decoder, sequence, {token});
+    decoder.keep(sequence, {0});
+  }
+  decoder.close(sequence);
+  return last;
+}
+
+bool same(const float* a, const Logits& b) { return std::memcmp(a, b.data(), b.size() * sizeof(float)) == 0; }
+
+void check_model(bool rich, Form form, int threads, const std::string& name) {
+  Decoder decoder(awkward_spec(rich), threads, 64);
+  check_refused<TensorFault>([&] { decoder.check_loaded(); }, name + ": an empty decoder");
+  load(decoder, form, rich);
+  decoder.check_loaded();
+  Random random{static_cast<uint32_t>(threads)};
+  const int64_t vocab = decoder.spec().vocab;
+  for (int64_t prefix : {0, 3, 31, 45}) {
+    std::vector<int64_t> prompt, tokens, parents;
+    for (int64_t i = 0; i < prefix; ++i) prompt.push_back(random.below(vocab));
+    for (int64_t node = 0; node < 19; ++node) {
+      tokens.push_back(random.below(vocab));
+      parents.push_back(std::max<int64_t>(-1, node - 1 - random.below(3)));
+    }
+    const int64_t sequence = decoder.open(100);
+    if (prefix > 0) {
+      run(decoder, sequence, prompt);
+      std::vector<int64_t> all;
+      for (int64_t i = 0; i < prefix; ++i) all.push_back(i);
+      decoder.keep(sequence, all);
+    }
+    const Logits tree = run(decoder, sequence, tokens, &parents);
+    std::vector<int64_t> path;
+    for (int64_t node = 18; node >= 0; node = parents[static_cast<size_t>(node)]) path.insert(path.begin(), node);
+    std::vector<int64_t> chain = prompt;
+    for (int64_t node : path) chain.push_back(tokens[static_cast<size_t>(node)]);
+    check(same(tree.data() + 18 * vocab, one_by_one(decoder, chain)), name + ": a tree's row differs from plain decoding");
+    decoder.keep(sequence, path);
+    chain.push_back(5);
+    check(same(run(decoder, sequence, {5}).data(), one_by_one(decoder, chain)), name + ": after keep");
+    decoder.truncate(sequence, prefix / 2);
+    chain.assign(prompt.begin(), prompt.begin() + prefix / 2);
+    chain.push_back(6);
+    check(same(run(decoder, sequence, {6}).data(), one_by_one(decoder, chain)), name + ": after truncate");
+    decoder.close(sequence);
+  }
+  check(decoder.cache().free_pages() == decoder.cache().total_pages(), name + ": pages were lost");
+}
+
+void check_refusals() {
+  Decoder decoder(awkward_spec(false), 2, 4);
+  load(decoder, Form::kFloat32, false);
+  const int64_t sequence = decoder.open(40);
+  run(decoder, sequence, {1, 2, 3});
+  const std::vector<int64_t> later = {0}, below = {-2};
+  check_refused<RowsFault>([&] { run(decoder, sequence, {53}); }, "a token beyond the vocabulary");
+  check_refused<RowsFault>([&] { run(decoder, sequence, {-1}); }, "a negative token");
+  check_refused<RowsFault>([&] { run(decoder, sequence, {1}, &later); }, "a parent that is the node itself");
+  check_refused<RowsFault>([&] { run(decoder, sequence, {1}, &below); }, "a parent below the prefix");
+  check_refused<RowsFault>([&] { run(decoder, sequence, {1}, nullptr, 4); }, "a first node beyond the nodes");
+  check_refused<RowsFault>([&] { run(decoder, 7, {1}); }, "a sequence that is not open");
+  check_refused<RowsFault>([&] { decoder.keep(sequence, {1}); }, "a path that does not begin at the prefix");
+  check_refused<RowsFault>([&] { decoder.keep(sequence, {3}); }, "a path beyond the nodes");
+  check_refused<RowsFault>([&] { decoder.truncate(sequence, 1); }, "a truncation beyond the length");
+  check_refused<CacheFullFault>([&] { run(decoder, sequence, std::vector<int64_t>(41, 1)); }, "too many rows");
+  check_refused<CacheFullFault>([&] { decoder.open(INT64_MAX); }, "an endless sequence");
+  decoder.keep(sequence, {0, 1});
+  check(decoder.length(sequence) == 2, "refusals changed the sequence");
+  DecoderSpec broken = awkward_spec(false);
+  broken.heads = 5;
+  check_refused<RowsFault>([&] { Decoder(broken, 1, 1); }, "heads that do not divide");
+}
+
+void check_instruction_sets() {
+  std::vector<Logits> outputs;
+  for (const std::string& name : instruction_sets()) {
+    check(select_instruction_set(name), name + " cannot be selected");
+    outputs.emplace_back();
+    for (Form form : {Form::kFloat32, Form::kBFloat16, Form::kInt8, Form::kGroupedMinimum, Form::kGroupedFloat}) {
+      Decoder decoder(awkward_spec(true), 1, 64);
+      load(decoder, form, true);
+      const int64_t sequence = decoder.open(64);
+      const Logits logits = run(decoder, sequence, std::vector<int64_t>(37, 11));
+      outputs.back().insert(outputs.back().end(), logits.begin(), logits.end());
+    }
+    check(same(outputs.back().data(), outputs.front()), name + " differs from " + instruction_sets().front());
+    std::vector<float> scores(1003);
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] = std::sin(static_cast<float>(i));
+    check(kernels().gumbel_argmax(scores.data(), 1003, 42, 7) ==
+              portable_kernels().gumbel_argmax(scores.data(), 1003, 42, 7),
+          name + " draws another token");
+  }
+  select_instruction_set("auto");
+}
+
+void check_fork() {
+  Decoder decoder(awkward_spec(false), 3, 64);
+  load(decoder, Form::kFloat32, false);
+  const Logits expected = one_by_one(decoder, {1, 2, 3});
+  const pid_t child = fork();
+  if (child == 0) _exit(same(expected.data(), one_by_one(decoder, {1, 2, 3})) ? 0 : 1);
+  int status = 1;
+  check(waitpid(child, &status, 0) == child && status == 0, "the child of a fork failed");
+}
+
+void check_concurrent_use() {
+  Decoder first(awkward_spec(false), 2, 64), second(awkward_spec(true), 3, 64);
+  load(first, Form::kFloat32, false);
+  load(second, Form::kInt8, true);
+  const Logits a = one_by_one(first, {1, 2, 3}), b = one_by_one(second, {1, 2, 3});
+  bool good[2] = {true, true};
+  std::thread other([&] {
+    for (int i = 0; i < 10; ++i) good[0] = good[0] && same(a.data(), one_by_one(first, {1, 2, 3}));
+  });
+  for (int i = 0; i < 10; ++i) good[1] = good[1] && same(b.data(), one_by_one(second, {1, 2, 3}));
+  other.join();
+  check(good[0] && good[1], "two decoders in two threads disturb each other");
+}
+
+}  // namespace
+
+int main() {
+  for (bool rich : {false, true}) {
+    for (int threads = 1; threads <= 4; ++threads) {
+      const std::string name = std::string(rich ? "rich" : "plain") + ", " + std::to_string(threads) + " threads";
+      check_model(rich, Form::kFloat32, threads, name + ", float32");
+      check_model(rich, Form::kBFloat16, threads, name + ", bfloat16");
+      check_model(rich, Form::kInt8, threads, name + ", int8");
+      if (!rich) continue;
+      check_model(rich, Form::kGroupedMinimum, threads, name + ", groups with minimums");
+      check_model(rich, Form::kGroupedFloat, threads, name + ", groups with float32 scales");
+    }
+  }
+  check_refusals();
+  check_instruction_sets();
+  check_concurrent_use();
+  check_fork();
+  std::printf(failures == 0 ? "all native checks passed\n" : "%d native checks failed\n", failures);
+  return failures == 0 ? 0 : 1;
+}
