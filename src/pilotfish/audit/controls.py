@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from pilotfish.audit.options import PresencePenalty
 from pilotfish.audit.subject import Subject
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.sampling.noise import Stream, uniforms
 from pilotfish.sampling.params import SamplingParams, fresh_seed
-from pilotfish.sampling.pipeline import Pipeline, Step, Temperature, TopK
+from pilotfish.sampling.penalties import OutputPenalty
+from pilotfish.sampling.pipeline import Pipeline
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.sampling.sampler import Sampler
+from pilotfish.sampling.step import Step
+from pilotfish.sampling.truncation import Temperature, TopK
 from pilotfish.terms import ROOT, Draft, Verdict
 from pilotfish.verify import RULES, Rule, rejection, traversal
 from pilotfish.verify.laws import Law, draft_law, excess
@@ -246,14 +248,20 @@ class _SeesRejected(Step):
         self._seen: set[int] = set()
 
     def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        for prefix in prefixes:
-            self._seen.update(prefix.committed[prefix.prompt_length :])
-            self._seen.update(prefix.path)
-        lowered = PresencePenalty(self._penalty).apply(logits, prefixes)
+        lowered = logits.clone()
         for row, prefix in enumerate(prefixes):
-            present = {*prefix.committed[prefix.prompt_length :], *prefix.path}
-            lowered[row, list(self._seen - present)] -= self._penalty
+            self._seen.update(prefix.committed[prefix.prompt_length :], prefix.path)
+            lowered[row, list(self._seen)] -= self._penalty
         return lowered
+
+
+class _Penalising(Sampler):
+    """The presence penalty taken over by a step that remembers too much."""
+
+    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+        super().__init__(params, vocab_size)
+        steps = (step for step in self.pipeline.steps if not isinstance(step, OutputPenalty))
+        self.pipeline = Pipeline((_SeesRejected(params.presence_penalty), *steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +280,7 @@ class Control:
     rule: str = "rejection"
     drafter: str = "draft_model"
     option: str = "no option"
-    pairs: tuple[str, ...] = ("random",)
+    pairs: tuple[str, ...] = ("random", "peaked", "p = 0 where q > 0")
 
 
 CONTROLS = (
@@ -289,7 +297,7 @@ CONTROLS = (
     Control("a draft cut after looking at the drawn token", Subject(drafter=_CutsAfterLooking), "law", drafter="chain"),
     Control("residual not renormalised", _with_rule("rejection", _residual_not_renormalised), "theory"),
     Control("bonus drawn from the wrong row", _with_rule("rejection", _bonus_from_wrong_row), "theory"),
-    Control("penalties that see rejected tokens", Subject(penalty=_SeesRejected), "law", option="presence penalty 1.5"),
+    Control("penalties that see rejected tokens", Subject(sampler=_Penalising), "law", option="presence_penalty 1.5"),
     Control(
         "temperature applied to p only", Subject(drafter=_ReportsWithoutTemperature), "law", option="temperature 0.6"
     ),

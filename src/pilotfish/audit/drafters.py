@@ -137,10 +137,8 @@ class Witness(Drafter):
             path = () if parent == ROOT else paths[parent]
             paths.append((*path, token))
             context = [*job.tokens[-self._table.order :], *path]
-            output = [*job.tokens[job.prompt_length :], *path]
-            law = self._setting.law(
-                self._table.logits[self._table.row(context)].astype(np.float64), self._setting.state(output)
-            )
+            history = self._setting.history(job.tokens[: job.prompt_length], [*job.tokens[job.prompt_length :], *path])
+            law = self._setting.law(self._table.logits[self._table.row(context)].astype(np.float64), history)
             if not self._replacement:
                 law[[draft.tokens[other] for other in range(node) if draft.parents[other] == parent]] = 0.0
             row = reported[node] / reported[node].sum()

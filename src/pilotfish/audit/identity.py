@@ -120,9 +120,13 @@ def _toys(subject: Subject, size: str, seed: int, count: _Count) -> None:
         "draft_model": lambda: DraftModelDrafter(TableExecutor(draft)),
         "tree": lambda: TreeDrafter(draft),
     }
-    settings = [PLAIN, GREEDY, HOT, BY_NAME["top_k 3 + top_p 0.8"], BY_NAME["presence penalty 1.5"]]
+    settings = [PLAIN, GREEDY, HOT, BY_NAME["top_k 3 + top_p 0.8"]]
+    settings += [
+        BY_NAME["presence_penalty 1.5 + top_p 0.8"],
+        BY_NAME["repetition_penalty 1.5 + no_repeat_ngram_size 2"],
+    ]
     if size == "ci":
-        settings = [PLAIN, GREEDY, BY_NAME["presence penalty 1.5"]]
+        settings = [PLAIN, GREEDY, BY_NAME["presence_penalty 1.5 + top_p 0.8"]]
     lengths = (1, 2, 3, 4) if size != "ci" else (1, 3)
     for setting in settings:
         jobs = [Job(prompt, setting, derived_seed(entropy, row), 24, 0) for row, prompt in enumerate(prompts)]

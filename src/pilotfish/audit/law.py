@@ -22,7 +22,7 @@ from multiprocessing import get_context
 import numpy as np
 
 from pilotfish.audit.drafters import TreeDrafter, Witness
-from pilotfish.audit.options import ALL, PLAIN, Setting
+from pilotfish.audit.options import BY_NAME, GREEDY, HOT, PAIRS, PLAIN, SINGLES, History, Setting
 from pilotfish.audit.results import AcceptancePlot, LawPlot, Level
 from pilotfish.audit.statistics import Floats, Tally, smallest_total_variation
 from pilotfish.audit.subject import Generated, Job, Subject, generate
@@ -52,13 +52,14 @@ class Plan:
 
     Attributes:
         drafter: ngram, draft_model, chain (stateless), tree, or tree with replacement.
+        option: a name of `options.BY_NAME`.
         core: looked at with enough tokens to see small effects by itself.
         tables: different pairs of toy models to spread the tokens over.
     """
 
     rule: str
     drafter: str
-    setting: Setting
+    option: str
     draft_len: int
     vocab_size: int
     order: int
@@ -67,37 +68,57 @@ class Plan:
     tables: int = 1
 
     @property
+    def setting(self) -> Setting:
+        return BY_NAME[self.option]
+
+    @property
     def name(self) -> str:
-        return f"{self.rule}, {self.drafter}, {self.setting.name}, k={self.draft_len}, vocabulary {self.vocab_size}"
+        return f"{self.rule}, {self.drafter}, {self.option}, k={self.draft_len}, vocabulary {self.vocab_size}"
 
     @property
     def groups(self) -> tuple[str, ...]:
-        return (f"rule {self.rule}", f"drafter {self.drafter}", f"option {self.setting.name}", f"k={self.draft_len}")
+        """What this plan has in common with others."""
+        options = (f"option {option}" for option in self.option.split(" + "))
+        return ("all plans", f"rule {self.rule}", f"drafter {self.drafter}", f"k={self.draft_len}", *options)
 
 
 @dataclass(frozen=True, slots=True)
 class LawSize:
-    """Tokens of a core plan and of each plan of the grid."""
+    """Tokens of a core plan and of each plan of the grid, and whether option pairs meet every rule or one each."""
 
     core_tokens: int
     grid_tokens: int
+    pairs_under_every_rule: bool
 
 
-SIZES = {"ci": LawSize(4_000, 64), "standard": LawSize(160_000, 1_200), "full": LawSize(600_000, 60_000)}
+SIZES = {
+    "ci": LawSize(4_000, 64, False),
+    "standard": LawSize(160_000, 500, True),
+    "full": LawSize(600_000, 40_000, True),
+}
 
 
 def make_plans(size: LawSize) -> list[Plan]:
-    """Core plans, then the grid: rules x drafters x options and their pairs, draft lengths and vocabularies in turn."""
+    """Core plans, then the grid: rules x drafters x options, and option pairs; lengths and vocabularies in turn."""
     plans = [
-        Plan(rule, drafter, PLAIN, 3 if rule == "block" else 2, 5, 1, size.core_tokens, core=True, tables=4)
+        Plan(rule, drafter, PLAIN.name, 3 if rule == "block" else 2, 5, 1, size.core_tokens, core=True, tables=4)
         for rule, drafter in CORE
     ]
     lengths, worlds = cycle((1, 2, 3, 4, 2)), cycle(((5, 1), (5, 2), (8, 1), (50, 1)))
+
+    def add(rule: str, drafter: str, setting: Setting) -> None:
+        vocab_size, order = (8, 1) if setting.looks_back else next(worlds)
+        plans.append(Plan(rule, drafter, setting.name, next(lengths), vocab_size, order, size.grid_tokens))
+
     for rule, drafters in DRAFTERS.items():
         for drafter in drafters:
-            for setting in ALL:
-                vocab_size, order = next(worlds)
-                plans.append(Plan(rule, drafter, setting, next(lengths), vocab_size, order, size.grid_tokens))
+            for setting in (PLAIN, GREEDY, HOT, *SINGLES):
+                add(rule, drafter, setting)
+    turns = {rule: cycle(drafters) for rule, drafters in DRAFTERS.items()}
+    rules = cycle(DRAFTERS)
+    for pair in PAIRS:
+        for rule in DRAFTERS if size.pairs_under_every_rule else (next(rules),):
+            add(rule, next(turns[rule]), pair)
     return plans
 
 
@@ -164,9 +185,12 @@ def _run_world(plan: Plan, subject: Subject, seed: tuple[int, int], tokens: int,
 
 def _job(plan: Plan, rng: np.random.Generator, seed: int, wanted: int) -> Job:
     """A ragged batch: prompts and budgets of all lengths, and some requests that draft less."""
-    prompt = rng.integers(plan.vocab_size, size=plan.order + int(rng.integers(6))).tolist()
-    # With a penalty every set of seen tokens is a context of its own: short outputs keep them few.
-    longest = 5 if plan.setting.presence_penalty else max(6, min(64, 2 * wanted // BATCH))
+    # Where the law looks back every text is a context of its own: few prompts and short outputs keep them few.
+    looks_back = plan.setting.looks_back
+    lengths = rng.integers(3) if looks_back else rng.integers(6)
+    drawn = np.arange(1 + lengths) * 3 if looks_back else rng.integers(plan.vocab_size, size=plan.order + int(lengths))
+    prompt = (drawn % plan.vocab_size).tolist()
+    longest = 5 if looks_back else max(6, min(64, 2 * wanted // BATCH))
     budget = int(rng.integers(1, longest + 1))
     draft_len = plan.draft_len if rng.random() < 0.9 else int(rng.integers(plan.draft_len))
     return Job(prompt, plan.setting, seed, budget, draft_len)
@@ -186,7 +210,7 @@ class _Node:
 
     __slots__ = ("classes", "key", "law", "next", "windows")
 
-    def __init__(self, key: tuple[tuple[int, ...], frozenset[int]], law: Floats, order: Floats) -> None:
+    def __init__(self, key: tuple[tuple[int, ...], History], law: Floats, order: Floats) -> None:
         self.key = key
         self.law = law
         self.classes = {count: _classes(law, order, count) for count in {classes for _, classes in WINDOWS}}
@@ -216,28 +240,28 @@ class _Contexts:
         self._setting = setting
         self._target = target
         self._draft = draft
-        self._nodes: dict[tuple[tuple[int, ...], frozenset[int]], _Node] = {}
+        self._nodes: dict[tuple[tuple[int, ...], History], _Node] = {}
         self.impossible: list[str] = []
 
     def root(self, job: Job) -> _Node:
-        return self._node(tuple(job.prompt[-self._target.order :]), frozenset())
+        return self._node(tuple(job.prompt[-self._target.order :]), self._setting.history(job.prompt, ()))
 
     def after(self, node: _Node, token: int) -> _Node:
         found = node.next.get(token)
         if found is None:
-            tail, state = node.key
-            longer = state | {token} if self._setting.presence_penalty else state
+            tail, history = node.key
+            longer = self._setting.history(history.prompt, (*history.output, token))
             found = node.next[token] = self._node((*tail, token)[-self._target.order :], longer)
         return found
 
-    def _node(self, tail: tuple[int, ...], state: frozenset[int]) -> _Node:
-        key = (tail, state)
+    def _node(self, tail: tuple[int, ...], history: History) -> _Node:
+        key = (tail, history)
         if key not in self._nodes:
             row = self._target.row(tail)
-            law = self._setting.law(self._target.logits[row].astype(np.float64), state)
+            law = self._setting.law(self._target.logits[row].astype(np.float64), history)
             order = -law
             if self._draft is not None:
-                likelihood = self._setting.law(self._draft.logits[row].astype(np.float64), state)
+                likelihood = self._setting.law(self._draft.logits[row].astype(np.float64), history)
                 order = np.where(law > 0, law / np.maximum(likelihood, 1e-12), math.inf)
             self._nodes[key] = _Node(key, law, order)
         return self._nodes[key]
@@ -310,26 +334,22 @@ def run_law(subject: Subject, plans: Sequence[Plan], seed: int, workers: int = 1
 
 def judge(results: Sequence[PlanResult], seconds: float, share: int | None = None) -> Level:
     """Turns counts into findings: each plan by itself, then all plans that have something in common."""
-    tests: list[tuple[str, str, str, Tally]] = []
+    tallies: list[tuple[str, str, str, Tally]] = []
     groups: dict[tuple[str, str], Tally] = {}
     for result in results:
         for window, tally in zip(WINDOW_NAMES, result.tallies, strict=True):
             kind = "a core plan" if result.plan.core else "a plan of the grid"
-            tests.append((kind, result.plan.name, window, tally))
-            for group in ("all plans", *result.plan.groups):
+            tallies.append((kind, result.plan.name, window, tally))
+            for group in result.plan.groups:
                 groups.setdefault((group, window), Tally.empty(len(tally.observed))).merge(tally)
     for (group, window), tally in groups.items():
         kind = "all plans together" if group == "all plans" else f"plans of one {group.split()[0].split('=')[0]}"
-        tests.append((kind, group, window, tally))
-    alpha = RUN_FALSE_ALARM / (share or len(tests))
+        tallies.append((kind, group, window, tally))
+    tests = [(kind, name, window, fit) for kind, name, window, tally in tallies if (fit := tally.fit()).degrees > 0]
+    alpha = RUN_FALSE_ALARM / (share or max(1, len(tests)))
     findings = [finding for result in results for finding in result.findings]
     effects: dict[str, float] = {}
-    p_values = []
-    for kind, name, window, tally in tests:
-        fit = tally.fit()
-        if fit.degrees == 0:
-            continue
-        p_values.append(fit.p_value)
+    for kind, name, window, fit in tests:
         label = f"total variation, {window}, {kind}"
         effects[label] = max(effects.get(label, 0.0), smallest_total_variation(fit.samples, fit.degrees, alpha))
         if fit.p_value < alpha:
@@ -355,7 +375,7 @@ def judge(results: Sequence[PlanResult], seconds: float, share: int | None = Non
             f"{honest} draws repeated from their reported laws",
             f"each test at {alpha:.1e}; effects are those of the weakest test of a group",
         ),
-        p_values=tuple(p_values),
+        p_values=tuple(fit.p_value for _, _, _, fit in tests),
         laws=tuple(_plot(result) for result in results if result.plan.core),
         acceptance=tuple(_acceptance(result) for result in results if result.plan.core),
         seconds=seconds,

@@ -1,39 +1,32 @@
 """The sampling options under audit, one entry each: what the request asks for, and what the oracle makes of it.
 
-To audit another option, add an entry to `SINGLES`; all pairs are formed from them. Shares no code with the pipeline.
+To audit another option, add an entry to `SINGLES` with its place in the documented order (the numbers of the table in
+`sampling/pipeline.py`); all pairs are formed from them. Shares no code with the pipeline.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
-from torch import Tensor
 
 from pilotfish.audit import oracle
 from pilotfish.audit.oracle import Floats
 from pilotfish.sampling.params import SamplingParams
-from pilotfish.sampling.pipeline import Step
-from pilotfish.sampling.prefix import Prefix
-
-OracleStep = Callable[[Floats, frozenset[int]], Floats]
-"""(logits, tokens in the row's own output so far) -> logits."""
+from pilotfish.sampling.sampler import Sampler
 
 
-@dataclass(frozen=True, slots=True)
-class PresencePenalty(Step):
-    """Lowers the logit of every token in the row's own output by `penalty`."""
+class History(NamedTuple):
+    """What came before the row on its own path."""
 
-    penalty: float
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
 
-    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        lowered = logits.clone()
-        for row, prefix in enumerate(prefixes):
-            present = {*prefix.committed[prefix.prompt_length :], *prefix.path}
-            lowered[row, list(present)] -= self.penalty
-        return lowered
+
+OracleStep = Callable[[Floats, History], Floats]
+
+NO_HISTORY = History((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +35,35 @@ class Setting:
 
     Attributes:
         fields: of `SamplingParams`.
-        steps: the oracle's, by their place in the documented order (0 penalties, 1 temperature, 2 top_k, 3 top_p).
-        presence_penalty: of the audit's own step, which stands for every option that looks at the prefix; 0 is off.
+        steps: the oracle's, each with its place in the documented order.
+        looks_back: whether the law depends on prompt and output beyond the model's own context.
+        bad_words: token sequences that must not come out; a request names them as text, a sampler gets the tokens.
     """
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[tuple[int, OracleStep], ...] = ()
-    presence_penalty: float = 0.0
+    looks_back: bool = False
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
     def params(self, seed: int) -> SamplingParams:
         return SamplingParams(seed=seed, **self.fields)
 
-    def state(self, output: Sequence[int]) -> frozenset[int]:
-        """What of the output the law depends on, besides the model's own context."""
-        return frozenset(output) if self.presence_penalty else frozenset()
+    def sampler(self, make: Callable[..., Sampler], seed: int, vocab_size: int) -> Sampler:
+        """A request's sampler with this setting."""
+        if self.bad_words:
+            return make(self.params(seed), vocab_size, bad_words=self.bad_words)
+        return make(self.params(seed), vocab_size)
 
-    def law(self, logits: Floats, state: frozenset[int]) -> Floats:
+    def history(self, prompt: Sequence[int], output: Sequence[int]) -> History:
+        """What of the text the law depends on."""
+        return History(tuple(prompt), tuple(output)) if self.looks_back else NO_HISTORY
+
+    def law(self, logits: Floats, history: History) -> Floats:
         """The oracle's law of a row."""
         scores = logits.astype(np.float64)
         for _, step in sorted(self.steps, key=lambda item: item[0]):
-            scores = step(scores, state)
+            scores = step(scores, history)
         return oracle.softmax(scores)
 
     def __add__(self, other: "Setting") -> "Setting":
@@ -70,51 +71,62 @@ class Setting:
             f"{self.name} + {other.name}",
             {**self.fields, **other.fields},
             (*self.steps, *other.steps),
-            self.presence_penalty or other.presence_penalty,
+            self.looks_back or other.looks_back,
+            self.bad_words or other.bad_words,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    temperature: float
-
-    def __call__(self, logits: Floats, state: frozenset[int]) -> Floats:
-        return oracle.scale(logits, self.temperature)
+def _scale(temperature: float) -> OracleStep:
+    return lambda logits, _: oracle.scale(logits, temperature)
 
 
-@dataclass(frozen=True, slots=True)
-class _Highest:
-    count: int
-
-    def __call__(self, logits: Floats, state: frozenset[int]) -> Floats:
-        return oracle.keep_highest(logits, self.count)
-
-
-@dataclass(frozen=True, slots=True)
-class _Mass:
-    mass: float
-
-    def __call__(self, logits: Floats, state: frozenset[int]) -> Floats:
-        return oracle.keep_mass(logits, self.mass)
-
-
-@dataclass(frozen=True, slots=True)
-class _Present:
-    penalty: float
-
-    def __call__(self, logits: Floats, state: frozenset[int]) -> Floats:
-        return oracle.lower_present(logits, state, self.penalty)
-
+BIASES = {0: 1.5, 3: -1.0}
+BANNED = (1,)
+ALLOWED = (0, 1, 2, 4)
+BAD_WORDS = ((2, 0), (3,))
 
 PLAIN = Setting("no option")
-GREEDY = Setting("temperature 0", {"temperature": 0}, ((1, _Scale(0.0)),))
-HOT = Setting("temperature 1.6", {"temperature": 1.6}, ((1, _Scale(1.6)),))
+GREEDY = Setting("temperature 0", {"temperature": 0}, ((11, _scale(0.0)),))
+HOT = Setting("temperature 1.6", {"temperature": 1.6}, ((11, _scale(1.6)),))
 SINGLES = (
-    Setting("temperature 0.6", {"temperature": 0.6}, ((1, _Scale(0.6)),)),
-    Setting("top_k 3", {"top_k": 3}, ((2, _Highest(3)),)),
-    Setting("top_p 0.8", {"top_p": 0.8}, ((3, _Mass(0.8)),)),
-    Setting("presence penalty 1.5", {}, ((0, _Present(1.5)),), 1.5),
+    Setting("logit_bias", {"logit_bias": BIASES}, ((1, lambda x, _: oracle.add(x, BIASES)),)),
+    Setting(
+        "repetition_penalty 1.5",
+        {"repetition_penalty": 1.5},
+        ((2, lambda x, h: oracle.repeat_less(x, (*h.prompt, *h.output), 1.5)),),
+        looks_back=True,
+    ),
+    Setting(
+        "presence_penalty 1.5",
+        {"presence_penalty": 1.5},
+        ((3, lambda x, h: oracle.lower(x, h.output, 0.0, 1.5)),),
+        looks_back=True,
+    ),
+    Setting(
+        "frequency_penalty 0.8",
+        {"frequency_penalty": 0.8},
+        ((3, lambda x, h: oracle.lower(x, h.output, 0.8, 0.0)),),
+        looks_back=True,
+    ),
+    Setting("allowed_token_ids", {"allowed_token_ids": ALLOWED}, ((5, lambda x, _: oracle.only(x, ALLOWED)),)),
+    Setting("banned_token_ids", {"banned_token_ids": BANNED}, ((5, lambda x, _: oracle.without(x, BANNED)),)),
+    Setting(
+        "bad_words",
+        steps=((6, lambda x, h: oracle.without(x, oracle.completing(h.output, BAD_WORDS))),),
+        looks_back=True,
+        bad_words=BAD_WORDS,
+    ),
+    Setting(
+        "no_repeat_ngram_size 2",
+        {"no_repeat_ngram_size": 2},
+        ((7, lambda x, h: oracle.without(x, oracle.repeating((*h.prompt, *h.output), 2))),),
+        looks_back=True,
+    ),
+    Setting("top_k 3", {"top_k": 3}, ((10, lambda x, _: oracle.keep_highest(x, 3)),)),
+    Setting("temperature 0.6", {"temperature": 0.6}, ((11, _scale(0.6)),)),
+    Setting("top_p 0.8", {"top_p": 0.8}, ((12, lambda x, _: oracle.keep_mass(x, 0.8)),)),
+    Setting("min_p 0.2", {"min_p": 0.2}, ((13, lambda x, _: oracle.keep_share(x, 0.2)),)),
+    Setting("typical_p 0.8", {"typical_p": 0.8}, ((14, lambda x, _: oracle.keep_typical(x, 0.8)),)),
 )
 PAIRS = tuple(left + right for left, right in combinations(SINGLES, 2))
-ALL = (PLAIN, GREEDY, HOT, *SINGLES, *PAIRS)
-BY_NAME = {setting.name: setting for setting in ALL}
+BY_NAME = {setting.name: setting for setting in (PLAIN, GREEDY, HOT, *SINGLES, *PAIRS)}

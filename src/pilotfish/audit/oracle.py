@@ -4,7 +4,7 @@ Shares no code with `sampling` and `verify`, which it judges, and is written for
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,12 +52,76 @@ def keep_mass(logits: Floats, mass: float) -> Floats:
     return kept
 
 
-def lower_present(logits: Floats, present: frozenset[int], penalty: float) -> Floats:
-    """Logits lowered by `penalty` where the token already occurs in the output."""
-    lowered = logits.copy()
-    for token in present:
-        lowered[token] -= penalty
-    return lowered
+def keep_share(logits: Floats, share: float) -> Floats:
+    """Only tokens at least `share` times as probable as the most probable one."""
+    probabilities = softmax(logits)
+    return np.where(probabilities >= share * probabilities.max(), logits, -np.inf)
+
+
+def keep_typical(logits: Floats, mass: float) -> Floats:
+    """Only the tokens whose information is nearest to the entropy, until their mass reaches `mass`."""
+    probabilities = softmax(logits)
+    information = np.array([-math.log(p) if p > 0 else math.inf for p in probabilities])
+    entropy = sum(p * i for p, i in zip(probabilities, information, strict=True) if p > 0)
+    kept = np.full_like(logits, -np.inf)
+    reached = 0.0
+    for token in sorted(range(len(logits)), key=lambda token: (abs(information[token] - entropy), token)):
+        kept[token] = logits[token]
+        reached += probabilities[token]
+        if reached >= mass:
+            break
+    return kept
+
+
+def add(logits: Floats, biases: Mapping[int, float]) -> Floats:
+    """Logits with a bias on some tokens."""
+    changed = logits.copy()
+    for token, bias in biases.items():
+        changed[token] += bias
+    return changed
+
+
+def repeat_less(logits: Floats, seen: Sequence[int], penalty: float) -> Floats:
+    """Positive logits of tokens seen divided by the penalty, negative ones multiplied."""
+    changed = logits.copy()
+    for token in set(seen):
+        changed[token] = changed[token] / penalty if changed[token] > 0 else changed[token] * penalty
+    return changed
+
+
+def lower(logits: Floats, output: Sequence[int], frequency: float, presence: float) -> Floats:
+    """Logits of tokens in the output lowered, by their count and by their presence."""
+    changed = logits.copy()
+    for token in set(output):
+        changed[token] -= frequency * list(output).count(token) + presence
+    return changed
+
+
+def only(logits: Floats, tokens: Sequence[int]) -> Floats:
+    """Nothing but these tokens."""
+    return np.array([logit if token in tokens else -np.inf for token, logit in enumerate(logits)])
+
+
+def without(logits: Floats, tokens: Collection[int]) -> Floats:
+    """None of these tokens."""
+    return np.array([-np.inf if token in tokens else logit for token, logit in enumerate(logits)])
+
+
+def completing(output: Sequence[int], sequences: Sequence[Sequence[int]]) -> set[int]:
+    """Tokens that would complete one of the sequences in the output."""
+    return {
+        sequence[-1]
+        for sequence in sequences
+        if len(output) >= len(sequence) - 1 and tuple(output[len(output) - len(sequence) + 1 :]) == tuple(sequence[:-1])
+    }
+
+
+def repeating(text: Sequence[int], size: int) -> set[int]:
+    """Tokens that would complete an n-gram that the text already has."""
+    if len(text) < size - 1:
+        return set()
+    tail = tuple(text[len(text) - size + 1 :])
+    return {text[i + size - 1] for i in range(len(text) - size + 1) if tuple(text[i : i + size - 1]) == tail}
 
 
 # --- rules, exactly

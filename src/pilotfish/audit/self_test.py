@@ -47,7 +47,10 @@ def show(control: Control, seed: int) -> Level:
         return run_noise(subject, "ci", seed)
     if control.level == "identity":
         return run_identity(subject, "ci", seed)
-    plan = Plan(control.rule, control.drafter, BY_NAME[control.option], 2, 5, 1, TOKENS, core=True, tables=4)
+    setting = BY_NAME[control.option]
+    plan = Plan(
+        control.rule, control.drafter, control.option, 2, 8 if setting.looks_back else 5, 1, TOKENS, core=True, tables=4
+    )
     return run_law(subject, [plan], seed, share=len(WINDOWS) * len(make_plans(SIZES["standard"])) + 100)
 
 

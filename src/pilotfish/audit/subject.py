@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilotfish.audit.options import PresencePenalty, Setting
+from pilotfish.audit.options import Setting
 from pilotfish.drafters.base import Drafter
 from pilotfish.engine.detokenizer import Detokenizer
 from pilotfish.engine.ending import Ending
@@ -15,7 +15,6 @@ from pilotfish.engine.request import Request
 from pilotfish.engine.round import run_round
 from pilotfish.metrics.counters import RequestTiming
 from pilotfish.models.base import Executor
-from pilotfish.sampling.pipeline import Pipeline, Step
 from pilotfish.sampling.sampler import Sampler
 from pilotfish.verify import RULES, Rule
 
@@ -33,21 +32,12 @@ class Subject:
         rules: by name, as in `pilotfish.verify.RULES`.
         sampler: makes a request's sampler.
         drafter: wraps the drafters of the law level.
-        penalty: the pipeline step of the audit's own presence penalty.
     """
 
     name: str = "pilotfish"
     rules: Mapping[str, Rule] = field(default_factory=lambda: dict(RULES))
     sampler: Callable[..., Sampler] = Sampler
     drafter: Callable[[Drafter], Drafter] = _as_it_is
-    penalty: Callable[[float], Step] = PresencePenalty
-
-    def sampler_for(self, setting: Setting, seed: int, vocab_size: int) -> Sampler:
-        """A request's sampler, with the audit's own steps in front of the pipeline where the setting has some."""
-        sampler = self.sampler(setting.params(seed), vocab_size)
-        if setting.presence_penalty:
-            sampler.pipeline = Pipeline((self.penalty(setting.presence_penalty), *sampler.pipeline.steps))
-        return sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +84,7 @@ def generate(
     starts: list[list[int]] = []
     for key, job in enumerate(jobs):
         capacity = len(job.prompt) + job.max_tokens + job.draft_len * branches
-        sampler = subject.sampler_for(job.setting, job.seed, vocab_size)
+        sampler = job.setting.sampler(subject.sampler, job.seed, vocab_size)
         ending = Ending(sampler.params, (), job.max_tokens, Detokenizer(_no_text, job.prompt))
         requests.append(
             Request(
