@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from pilotfish.cli.audit import audit
 from pilotfish.cli.bench import bench
 from pilotfish.cli.chat import chat
 from pilotfish.cli.demo import demo
@@ -28,6 +29,7 @@ app.command()(generate)
 app.command()(chat)
 app.command()(demo)
 app.command()(doctor)
+app.command()(audit)
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")
 
