@@ -1,18 +1,23 @@
 """`pilotfish bench`: how fast it is here."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pilotfish.cli import options
-from pilotfish.errors import InvalidInputError
+from pilotfish.errors import InvalidInputError, SpeculativeConfigError
 
 if TYPE_CHECKING:
     from pilotfish.bench.step import StepReport
 
 bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
+DEFAULT_METHOD = "ngram"
 DEFAULT_ROWS = "1,2,3,4,5,6,8,12,16,24,32,64,256"
 
 
@@ -47,6 +52,113 @@ def step(
         print(json.dumps(report.as_dict()))
     else:
         _print(report)
+
+
+@bench.command()
+def speed(
+    questions: Annotated[
+        Path | None, typer.Option("--questions", help="JSONL in Spec-Bench's form; a set of our own by default.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Questions per category at most.")] = None,
+    first_turn: Annotated[bool, typer.Option("--first-turn", help="Ask only the first turn of each.")] = False,
+    temperature: Annotated[
+        list[float] | None, typer.Option("--temperature", help="Repeatable; 0 and 1 by default.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens per answer at most.")] = 128,
+    repeats: Annotated[int, typer.Option("--repeats", help="Times everything is measured, for the spread.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Replays the answers.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables to this file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Keep results in this file, and go on from those in it.")
+    ] = None,
+    model: options.ModelName = options.DEMO_MODEL,
+    speculative_config: options.SpeculativeConfigText = None,
+    method: options.Method = None,
+    draft_model: options.DraftModel = None,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
+    verification: options.Verification = None,
+    executor: options.ExecutorName = "auto",
+    weights: options.Weights = "auto",
+    threads: options.Threads = None,
+) -> None:
+    """Compare plain and speculative decoding, question by question, in speed and in token ids.
+
+    Exit code 1 if ids differ on an executor that promises they do not.
+    """
+    if speculative_config is None and method is None and draft_model is None:
+        method = DEFAULT_METHOD
+    config = options.speculative_config(
+        speculative_config,
+        method=method,
+        model=draft_model,
+        num_speculative_tokens=num_speculative_tokens,
+        verification=verification,
+    )
+    if config is None:
+        raise SpeculativeConfigError("nothing to compare plain decoding with: expected a drafter, got --method off")
+    for file in (markdown, html):
+        require_writable(file)
+    from pilotfish.bench import report as reports
+    from pilotfish.bench.partial import PartialResults
+    from pilotfish.bench.provenance import provenance
+    from pilotfish.bench.questions import built_in, load_questions, select
+    from pilotfish.bench.speed import SpeedSettings, header, measure_speed
+
+    settings = SpeedSettings(tuple(temperature or (0.0, 1.0)), max_tokens, repeats, seed)
+    asked = select(built_in() if questions is None else load_questions(questions), limit=limit, first_turn=first_turn)
+    facts = header(model, config, asked, settings, executor=executor, weights=weights, threads=threads)
+    with PartialResults(resume, facts) as results:
+        llm = options.load_llm(model, None, executor=executor, weights=weights, threads=threads)
+        with progress_bar("requests") as progress:
+            result = measure_speed(llm, config, asked, settings, results, progress=progress)
+    report = {**result.as_dict(), "settings": facts, **provenance(seed)}
+    for file, render in ((markdown, reports.markdown), (html, reports.html)):
+        if file is not None:
+            file.write_text(render(report), encoding="utf-8")
+    if as_json:
+        print(json.dumps(report))
+    else:
+        for each in report["temperatures"]:
+            title = f"temperature {each['temperature']:g}: {reports.summary_line(each['overall'])}"
+            print_table(title, reports.HEADINGS, list(reports.table_rows(each)))
+    sys.exit(1 if result.exact and not result.identical else 0)
+
+
+def require_writable(file: Path | None) -> None:
+    """Refuses a file that could not be written in the end, before a long measurement.
+
+    Raises:
+        InvalidInputError: its directory is missing, or it is a directory.
+    """
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise InvalidInputError(f"cannot write {file}: expected a file in a directory that exists")
+
+
+@contextmanager
+def progress_bar(unit: str) -> Iterator[Callable[[float, float], None]]:
+    """A bar on standard error, which goes away in the end; gives a function of how much of how much is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(unit, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table on standard output, first column to the left, the others to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console(highlight=False).print(table)
 
 
 def _counts(text: str) -> tuple[int, ...]:
