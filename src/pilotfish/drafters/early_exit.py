@@ -1,0 +1,112 @@
+"""Early exit: the target's own first layers, with its final norm and LM head, propose. No second model.
+
+Owns the draft's way through the target's first layers. The rows it runs are nodes of the request's own sequence in the
+target's cache, and what they computed goes to the pass that verifies them (`Draft.partial`), which runs the remaining
+layers only. After LayerSkip (https://arxiv.org/abs/2404.16710) and Kangaroo (https://arxiv.org/abs/2404.18911).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pilotfish.drafters.base import Drafter, DraftJob, Observation
+from pilotfish.errors import SpeculativeConfigError
+from pilotfish.models.base import Executor, Segment
+from pilotfish.sampling.prefix import Prefix
+from pilotfish.terms import Draft, PartialPass
+
+
+@dataclass(slots=True)
+class _Run:
+    """One job's draft as it grows; `waiting` are the tokens that have still to go through the first layers."""
+
+    job: DraftJob
+    sequence: int
+    waiting: list[int]
+    drafted: list[int] = field(default_factory=list)
+    laws: list[Tensor] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    hidden: list[Tensor] = field(default_factory=list)
+    nodes: int = 0
+
+
+class EarlyExitDrafter(Drafter):
+    """Drafts a chain, one pass of the first layers per token, all requests in one pass.
+
+    Nothing is kept between rounds: the committed tokens are in the target's cache anyhow, and nodes that were run ahead
+    leave it when the round commits. Under `match` it draws with the target's noise, under ratio rules from its own law.
+    The confidence, under `match` only, is its own probability of the token.
+
+    Args:
+        target: the executor that verifies.
+        exit_layer: how many of its layers draft.
+
+    Raises:
+        SpeculativeConfigError: the target does not have more layers than that.
+    """
+
+    def __init__(self, target: Executor, exit_layer: int) -> None:
+        layers = target.config.num_layers
+        if not 1 <= exit_layer < layers:
+            raise SpeculativeConfigError(
+                f"exit_layer={exit_layer}: expected 1 to {layers - 1}, as the target has {layers}"
+            )
+        self._target = target
+        self._exit_layer = exit_layer
+
+    def begin(self, request: int, capacity: int) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
+        runs = [self._start(job) for job in jobs]
+        while active := [run for run in runs if len(run.drafted) < run.job.draft_len]:
+            self._step(active)
+        return [self._finish(run) for run in runs]
+
+    def _start(self, job: DraftJob) -> _Run:
+        assert job.sequence is not None, "the engine says where a request lies in the target's cache"
+        return _Run(job, job.sequence, list(job.tokens[self._target.length(job.sequence) :]))
+
+    def _step(self, runs: Sequence[_Run]) -> None:
+        """One pass of the first layers, one more drafted token for each run."""
+        boundary = self._exit_layer
+        segments = [
+            Segment(run.sequence, run.waiting, first_node=run.nodes, logits_from=len(run.waiting) - 1) for run in runs
+        ]
+        output = self._target.forward(segments, layers=(0, boundary), capture=(boundary,))
+        start = 0
+        for place, run in enumerate(runs):
+            stop = start + len(run.waiting)
+            run.hidden.append(output.hidden[boundary][start:stop])
+            start = stop
+            run.nodes += len(run.waiting)
+            token = self._draw(run, output.logits[place : place + 1])
+            run.drafted.append(token)
+            run.waiting = [token]
+
+    @staticmethod
+    def _draw(run: _Run, logits: Tensor) -> int:
+        job = run.job
+        prefix = Prefix(job.tokens, job.prompt_length, tuple(run.drafted))
+        if not job.coupled:
+            law = job.sampler.laws(logits, [prefix])
+            run.laws.append(law)
+            return job.sampler.draw(law[0], prefix.position, start=len(job.tokens))
+        token = job.sampler.choices(logits, [prefix])[0]
+        row = logits[0, : job.sampler.vocab_size]
+        run.confidence.append(float((row[token] - row.logsumexp(0)).exp()))
+        return token
+
+    def _finish(self, run: _Run) -> Draft:
+        partial = PartialPass(self._exit_layer, torch.cat(run.hidden))
+        if run.laws:
+            return Draft.chain(run.drafted, torch.cat(run.laws), partial=partial)
+        return Draft.chain(run.drafted, confidence=run.confidence, partial=partial)
+
+    def observe(self, observation: Observation) -> None:
+        """Nothing to do: the target's cache has dropped what was not accepted."""
+
+    def end(self, request: int) -> None:
+        """Nothing to drop."""
