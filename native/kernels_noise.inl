@@ -6,31 +6,23 @@ constexpr float kLargestNoise = 22.95f;                // above -log(-log(1 - 2^
 
 // words[w][i] = word w of the counter first + i.
 void philox_batch(uint32_t first, uint32_t position, uint64_t seed, uint32_t words[4][kCounters]) {
-  uint32_t a[kCounters], b[kCounters], c[kCounters], d[kCounters];
+  U16 a = count_from(first), b = splat_u32(position), c = splat_u32(0), d = c;
   uint32_t key_low = static_cast<uint32_t>(seed), key_high = static_cast<uint32_t>(seed >> 32);
-  for (int i = 0; i < kCounters; ++i) {
-    a[i] = first + static_cast<uint32_t>(i);
-    b[i] = position;
-    c[i] = 0;
-    d[i] = 0;
-  }
   for (int round = 0; round < 10; ++round) {
-    for (int i = 0; i < kCounters; ++i) {
-      const uint64_t left = static_cast<uint64_t>(a[i]) * 0xD2511F53u, right = static_cast<uint64_t>(c[i]) * 0xCD9E8D57u;
-      a[i] = static_cast<uint32_t>(right >> 32) ^ b[i] ^ key_low;
-      b[i] = static_cast<uint32_t>(right);
-      c[i] = static_cast<uint32_t>(left >> 32) ^ d[i] ^ key_high;
-      d[i] = static_cast<uint32_t>(left);
-    }
+    U16 left_high, left_low, right_high, right_low;
+    multiply_wide(a, 0xD2511F53u, &left_high, &left_low);
+    multiply_wide(c, 0xCD9E8D57u, &right_high, &right_low);
+    a = exclusive_or(right_high, b, splat_u32(key_low));
+    b = right_low;
+    c = exclusive_or(left_high, d, splat_u32(key_high));
+    d = left_low;
     key_low += 0x9E3779B9u;
     key_high += 0xBB67AE85u;
   }
-  for (int i = 0; i < kCounters; ++i) {
-    words[0][i] = a[i];
-    words[1][i] = b[i];
-    words[2][i] = c[i];
-    words[3][i] = d[i];
-  }
+  store_u32(words[0], a);
+  store_u32(words[1], b);
+  store_u32(words[2], c);
+  store_u32(words[3], d);
 }
 
 double noisy_score(float score, uint32_t word) {

@@ -74,3 +74,35 @@ PF_INLINE __m256 from_float16_half(const uint16_t* at) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
 PF_INLINE V16 from_float16(const uint16_t* at) { return {from_float16_half(at), from_float16_half(at + 8)}; }
+
+// Sixteen unsigned 32-bit lanes.
+struct U16 {
+  __m256i a, b;
+};
+PF_INLINE U16 splat_u32(uint32_t value) {
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(value));
+  return {all, all};
+}
+PF_INLINE U16 count_from(uint32_t first) {
+  const __m256i from = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)),
+                                        _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  return {from, _mm256_add_epi32(from, _mm256_set1_epi32(8))};
+}
+PF_INLINE void store_u32(uint32_t* at, U16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(at + 8), x.b);
+}
+PF_INLINE U16 exclusive_or(U16 x, U16 y, U16 z) {
+  return {_mm256_xor_si256(_mm256_xor_si256(x.a, y.a), z.a), _mm256_xor_si256(_mm256_xor_si256(x.b, y.b), z.b)};
+}
+PF_INLINE void multiply_wide_half(__m256i x, __m256i by, __m256i* high, __m256i* low) {
+  const __m256i even = _mm256_mul_epu32(x, by), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), by);
+  *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+// The 64-bit products of all lanes with one factor, in halves.
+PF_INLINE void multiply_wide(U16 x, uint32_t factor, U16* high, U16* low) {
+  const __m256i by = _mm256_set1_epi32(static_cast<int>(factor));
+  multiply_wide_half(x.a, by, &high->a, &low->a);
+  multiply_wide_half(x.b, by, &high->b, &low->b);
+}

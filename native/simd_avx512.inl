@@ -61,3 +61,22 @@ PF_INLINE V16 from_int8(const int8_t* at) {
 PF_INLINE V16 from_float16(const uint16_t* at) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)))};
 }
+
+// Sixteen unsigned 32-bit lanes.
+struct U16 {
+  __m512i v;
+};
+PF_INLINE U16 count_from(uint32_t first) {
+  const __m512i steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return {_mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(first)), steps)};
+}
+PF_INLINE U16 splat_u32(uint32_t value) { return {_mm512_set1_epi32(static_cast<int>(value))}; }
+PF_INLINE void store_u32(uint32_t* at, U16 x) { _mm512_storeu_si512(at, x.v); }
+PF_INLINE U16 exclusive_or(U16 x, U16 y, U16 z) { return {_mm512_xor_si512(_mm512_xor_si512(x.v, y.v), z.v)}; }
+// The 64-bit products of all lanes with one factor, in halves.
+PF_INLINE void multiply_wide(U16 x, uint32_t factor, U16* high, U16* low) {
+  const __m512i by = _mm512_set1_epi32(static_cast<int>(factor));
+  const __m512i even = _mm512_mul_epu32(x.v, by), odd = _mm512_mul_epu32(_mm512_srli_epi64(x.v, 32), by);
+  high->v = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+  low->v = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}

@@ -89,3 +89,35 @@ PF_INLINE V16 from_int8(const int8_t* at) {
 PF_INLINE V16 from_float16(const uint16_t* at) {
   return each([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(at + 4 * i))); });
 }
+
+// Sixteen unsigned 32-bit lanes.
+struct U16 {
+  uint32x4_t v[4];
+};
+PF_INLINE U16 splat_u32(uint32_t value) {
+  const uint32x4_t all = vdupq_n_u32(value);
+  return {{all, all, all, all}};
+}
+PF_INLINE U16 count_from(uint32_t first) {
+  const uint32_t steps[4] = {0, 1, 2, 3};
+  U16 result;
+  for (uint32_t i = 0; i < 4; ++i) result.v[i] = vaddq_u32(vdupq_n_u32(first + 4 * i), vld1q_u32(steps));
+  return result;
+}
+PF_INLINE void store_u32(uint32_t* at, U16 x) {
+  for (int i = 0; i < 4; ++i) vst1q_u32(at + 4 * i, x.v[i]);
+}
+PF_INLINE U16 exclusive_or(U16 x, U16 y, U16 z) {
+  for (int i = 0; i < 4; ++i) x.v[i] = veorq_u32(veorq_u32(x.v[i], y.v[i]), z.v[i]);
+  return x;
+}
+// The 64-bit products of all lanes with one factor, in halves.
+PF_INLINE void multiply_wide(U16 x, uint32_t factor, U16* high, U16* low) {
+  const uint32x2_t by = vdup_n_u32(factor);
+  for (int i = 0; i < 4; ++i) {
+    const uint32x4_t first = vreinterpretq_u32_u64(vmull_u32(vget_low_u32(x.v[i]), by));
+    const uint32x4_t second = vreinterpretq_u32_u64(vmull_u32(vget_high_u32(x.v[i]), by));
+    low->v[i] = vuzp1q_u32(first, second);
+    high->v[i] = vuzp2q_u32(first, second);
+  }
+}

@@ -86,3 +86,33 @@ PF_INLINE V16 from_int8(const int8_t* at) {
 PF_INLINE V16 from_float16(const uint16_t* at) {
   return each([&](int i) { return float16_to_float32(at[i]); });
 }
+
+// Sixteen unsigned 32-bit lanes.
+struct U16 {
+  uint32_t v[16];
+};
+PF_INLINE U16 count_from(uint32_t first) {
+  U16 result;
+  for (uint32_t i = 0; i < 16; ++i) result.v[i] = first + i;
+  return result;
+}
+PF_INLINE U16 splat_u32(uint32_t value) {
+  U16 result;
+  for (int i = 0; i < 16; ++i) result.v[i] = value;
+  return result;
+}
+PF_INLINE void store_u32(uint32_t* at, U16 x) {
+  for (int i = 0; i < 16; ++i) at[i] = x.v[i];
+}
+PF_INLINE U16 exclusive_or(U16 x, U16 y, U16 z) {
+  for (int i = 0; i < 16; ++i) x.v[i] ^= y.v[i] ^ z.v[i];
+  return x;
+}
+// The 64-bit products of all lanes with one factor, in halves.
+PF_INLINE void multiply_wide(U16 x, uint32_t factor, U16* high, U16* low) {
+  for (int i = 0; i < 16; ++i) {
+    const uint64_t product = static_cast<uint64_t>(x.v[i]) * factor;
+    high->v[i] = static_cast<uint32_t>(product >> 32);
+    low->v[i] = static_cast<uint32_t>(product);
+  }
+}
