@@ -130,7 +130,7 @@ class SelfAttention(nn.Module):
         self._layer = layer
 
     def forward(
-        self, x: Float[Tensor, "row hidden"], tables: tuple[Tensor, Tensor] | None, attention: Attention
+        self, x: Float[Tensor, "row inputs"], tables: tuple[Tensor, Tensor] | None, attention: Attention
     ) -> Float[Tensor, "row hidden"]:
         query = self.q_proj(x).unflatten(-1, (-1, self._head_dim))
         key = self.k_proj(x).unflatten(-1, (-1, self._head_dim))

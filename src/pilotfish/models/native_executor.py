@@ -15,8 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pilotfish.errors import CorruptModelError, ExecutorUnavailableError, InvalidInputError, RowsError
-from pilotfish.errors import UnsupportedModelError
+from pilotfish.errors import (
+    CorruptModelError,
+    ExecutorUnavailableError,
+    InvalidInputError,
+    RowsError,
+    UnsupportedModelError,
+)
 from pilotfish.models.base import Executor, PassOutput, Segment
 from pilotfish.models.config import DecoderConfig
 from pilotfish.models.weights import GROUP_SIZE, GroupedInt8, Weights

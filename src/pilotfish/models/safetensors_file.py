@@ -18,6 +18,7 @@ from torch import Tensor
 from pilotfish.errors import CorruptModelError
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+INTEGER_DTYPES = {"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
 ITEM_BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
     "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
@@ -63,10 +64,10 @@ class SafetensorsFile:
         self._data: np.ndarray[Any, np.dtype[np.uint8]] = np.memmap(path, dtype=np.uint8, mode="r")
 
     def read(self, name: str) -> Tensor:
-        """A copy of one tensor, in the dtype it is stored in (one of `DTYPES`)."""
+        """A copy of one tensor, in the dtype it is stored in (one of `DTYPES` or `INTEGER_DTYPES`)."""
         tensor = self.tensors[name]
         stored = np.array(self._data[tensor.start : tensor.stop])
-        return torch.from_numpy(stored).view(DTYPES[tensor.dtype]).view(tensor.shape)
+        return torch.from_numpy(stored).view((DTYPES | INTEGER_DTYPES)[tensor.dtype]).view(tensor.shape)
 
     def _table(self, header: bytes, data_start: int, size: int) -> dict[str, SafeTensor]:
         try:

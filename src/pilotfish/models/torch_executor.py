@@ -90,7 +90,7 @@ class TorchExecutor(Executor):
         for cache, segment, nodes in zip(caches, segments, new_nodes, strict=True):
             cache.state.place(segment.first_node, nodes)
             masks = RowMasks(cache.state, segment.first_node, self._device)
-            spans.append(_Span(cache, segment.first_node, slice(start, start + len(nodes)), masks))
+            spans.append(Span(cache, segment.first_node, slice(start, start + len(nodes)), masks))
             start += len(nodes)
         positions = torch.cat([span.masks.row_positions for span in spans])
         if hidden_in is None:
@@ -99,7 +99,7 @@ class TorchExecutor(Executor):
         else:
             hidden = hidden_in.to(device=self._device, dtype=self._dtype)
         hidden, captured = self.decoder.run(
-            hidden, positions, _CachedAttention(self.config, spans), layers=layers, capture=capture
+            hidden, positions, CachedAttention(self.config, spans), layers=layers, capture=capture
         )
         wanted = torch.tensor(_logit_rows(segments), device=self._device, dtype=torch.int64)
         logits = self.decoder.logits(hidden[wanted]).to(torch.float32)
@@ -166,7 +166,7 @@ def _logit_rows(segments: Sequence[Segment]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
     """The rows of one sequence within the rows of the pass."""
 
     cache: TorchCache
@@ -175,10 +175,10 @@ class _Span:
     masks: RowMasks
 
 
-class _CachedAttention(Attention):
+class CachedAttention(Attention):
     """Stores the rows' keys and values, then lets each row see its sequence's cache through its mask."""
 
-    def __init__(self, config: DecoderConfig, spans: Sequence[_Span]) -> None:
+    def __init__(self, config: DecoderConfig, spans: Sequence[Span]) -> None:
         self._config = config
         self._spans = spans
 
@@ -192,7 +192,7 @@ class _CachedAttention(Attention):
         window = self._config.layers[layer].sliding_window
         return torch.cat([self._attend(layer, span, query, key, value, window) for span in self._spans])
 
-    def _attend(self, layer: int, span: _Span, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
+    def _attend(self, layer: int, span: Span, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
         cache, state = span.cache, span.cache.state
         cache.write(layer, state.length + span.first_node, key[span.rows], value[span.rows])
         used = state.length + len(state.nodes)
