@@ -10,6 +10,23 @@ def test_model_alone_means_draft_model():
     assert SpeculativeConfig.from_mapping({"model": "x"}).method == "draft_model"
 
 
+def test_eagle3_is_another_name_for_eagle():
+    assert SpeculativeConfig.from_mapping({"method": "eagle3", "model": "x"}).method == "eagle"
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"method": "suffix", "tree_width": 3, "suffix_pool": "team", "suffix_decoding_max_spec_factor": 2},
+        {"method": "recycle", "tree_width": 3, "verification": "traversal"},
+        {"method": "early_exit", "exit_layer": 4},
+    ],
+)
+def test_method_takes_its_own_keys(mapping):
+    config = SpeculativeConfig.from_mapping(mapping)
+    assert all(getattr(config, key) == value for key, value in mapping.items())
+
+
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
@@ -24,6 +41,19 @@ def test_model_alone_means_draft_model():
         ({"method": "ngram", "verification": "hope"}, "expected one of match, rejection, block, traversal"),
         ({"method": "draft_model"}, "needs model"),
         ({"method": "ngram", "model": "x"}, "only used by method='draft_model'"),
+        ({"method": "ngram", "tree_width": 2}, "tree_width=2 is only used by method='suffix' or 'recycle' or 'eagle'"),
+        ({"method": "suffix", "exit_layer": 2}, "exit_layer=2 is only used by method='early_exit'"),
+        ({"method": "recycle", "suffix_pool": "x"}, "suffix_pool='x' is only used by method='suffix'"),
+        ({"method": "suffix", "tree_width": 0}, "tree_width=0"),
+        ({"method": "suffix", "tree_width": 2, "verification": "block"}, "that rule takes chains only"),
+        ({"method": "suffix", "suffix_pool": 3}, "suffix_pool=3"),
+        ({"method": "suffix", "suffix_pool_tokens": 0}, "suffix_pool_tokens=0"),
+        ({"method": "suffix", "suffix_decoding_max_spec_factor": 0}, "suffix_decoding_max_spec_factor=0"),
+        ({"method": "suffix", "suffix_decoding_max_spec_factor": "1"}, "suffix_decoding_max_spec_factor='1'"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": 1.5}, "suffix_decoding_min_token_prob=1.5"),
+        ({"method": "early_exit"}, "needs exit_layer"),
+        ({"method": "early_exit", "exit_layer": 0}, "exit_layer=0"),
+        ({"method": "eagle"}, "needs model: an EAGLE-3 head"),
     ],
 )
 def test_mistake_is_named(mapping, message):

@@ -23,9 +23,12 @@ def target_weights():
     return random_weights(target_config())
 
 
-def head_tensors(layout, *, draft_vocab=VOCAB, norm_before_fc=False, fc_norm=False, own_embedding=False, seed=0):
+def head_tensors(
+    layout, *, draft_vocab=None, vocab=VOCAB, norm_before_fc=False, fc_norm=False, own_embedding=False, seed=0
+):
     """A head's tensors as a file of that layout names them."""
     generator = torch.Generator().manual_seed(seed)
+    draft_vocab = draft_vocab or vocab
 
     def matrix(*shape):
         return torch.randn(shape, generator=generator) * shape[-1] ** -0.5
@@ -54,15 +57,15 @@ def head_tensors(layout, *, draft_vocab=VOCAB, norm_before_fc=False, fc_norm=Fal
     if fc_norm:
         tensors |= {f"fc_norm.{place}.weight": norm(HIDDEN) for place in range(3)}
     if own_embedding:
-        tensors["embed_tokens.weight"] = matrix(VOCAB, HIDDEN)
-    if draft_vocab != VOCAB:
-        ids = torch.randperm(VOCAB, generator=generator)[:draft_vocab].sort().values
+        tensors["embed_tokens.weight"] = matrix(vocab, HIDDEN)
+    if draft_vocab != vocab:
+        ids = torch.randperm(vocab, generator=generator)[:draft_vocab].sort().values
         tensors["d2t"] = ids - torch.arange(draft_vocab)
-        tensors["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True)
+        tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, ids, True)
     return tensors
 
 
-def head_config(layout, *, draft_vocab=VOCAB, layer_ids=None, **flags):
+def head_config(layout, *, draft_vocab=None, vocab=VOCAB, layer_ids=None, **flags):
     layer = {
         "model_type": "llama",
         "hidden_size": HIDDEN,
@@ -74,9 +77,9 @@ def head_config(layout, *, draft_vocab=VOCAB, layer_ids=None, **flags):
         "rms_norm_eps": EPS,
         "rope_theta": THETA,
         "max_position_embeddings": 512,
-        "vocab_size": VOCAB,
+        "vocab_size": vocab,
     }
-    own = {"draft_vocab_size": draft_vocab, **flags}
+    own = {"draft_vocab_size": draft_vocab or vocab, **flags}
     if layout == "sglang":
         eagle = {} if layer_ids is None else {"eagle_config": {"eagle_aux_hidden_state_layer_ids": layer_ids}}
         return {"architectures": ["LlamaForCausalLMEagle3"], **layer, **own, **eagle}

@@ -119,3 +119,11 @@ class Drafter(ABC):
     @abstractmethod
     def end(self, request: int) -> None:
         """The request is over; its state is dropped."""
+
+
+def highest_prob(logits: Float[Tensor, " vocab"]) -> float:
+    """The highest probability of a model drafter's law, before any option: its confidence in what it draws.
+
+    It does not look at the token that was drawn, so it may steer the length of a draft under any rule.
+    """
+    return float((logits.amax() - logits.logsumexp(0)).exp())

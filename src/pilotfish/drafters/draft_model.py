@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pilotfish.drafters.base import Drafter, DraftJob, Observation
+from pilotfish.drafters.base import Drafter, DraftJob, Observation, highest_prob
 from pilotfish.models.base import Executor, Segment
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.terms import EMPTY_DRAFT, Draft
@@ -30,6 +30,7 @@ class _Run:
     nodes: int = 0
     drafted: list[int] = field(default_factory=list)
     laws: list[Tensor] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
 
     @property
     def done(self) -> bool:
@@ -49,7 +50,8 @@ class DraftModelDrafter(Drafter):
     """Drafts a chain, one pass of the draft model per token, all requests in one pass.
 
     Under `match` it draws with the target's noise at the target's positions, so it agrees as often as the two laws
-    allow. Under ratio rules it draws from its own law and reports it. Where the text outgrows the draft model's
+    allow. Under ratio rules it draws from its own law and reports it. Its confidence is the highest probability of its
+    law, whichever token was drawn. Where the text outgrows the draft model's
     context it drafts nothing. While it is not asked it does nothing; the text is read when it is asked again.
     """
 
@@ -98,6 +100,7 @@ class DraftModelDrafter(Drafter):
             run.nodes += len(run.waiting)
             job = run.job
             prefix = Prefix(job.tokens, job.prompt_length, tuple(run.drafted))
+            run.confidence.append(highest_prob(row[0, : job.sampler.vocab_size]))
             if job.coupled:
                 token = job.sampler.choices(row, [prefix])[0]
             else:
@@ -110,7 +113,7 @@ class DraftModelDrafter(Drafter):
     def _finish(self, run: _Run) -> Draft:
         drafted_read = tuple(run.drafted[:-1])
         self._ahead[run.job.request] = _Ahead(len(run.job.tokens), run.nodes - len(drafted_read), drafted_read)
-        return Draft.chain(run.drafted, torch.cat(run.laws) if run.laws else None)
+        return Draft.chain(run.drafted, torch.cat(run.laws) if run.laws else None, run.confidence)
 
     def observe(self, observation: Observation) -> None:
         """Keeps the rows whose tokens were committed, whoever drafted them; the others are dropped."""

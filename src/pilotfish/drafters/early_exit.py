@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pilotfish.drafters.base import Drafter, DraftJob, Observation
+from pilotfish.drafters.base import Drafter, DraftJob, Observation, highest_prob
 from pilotfish.errors import SpeculativeConfigError
 from pilotfish.models.base import Executor, Segment
 from pilotfish.sampling.prefix import Prefix
@@ -37,7 +37,7 @@ class EarlyExitDrafter(Drafter):
 
     Nothing is kept between rounds: the committed tokens are in the target's cache anyhow, and nodes that were run ahead
     leave it when the round commits. Under `match` it draws with the target's noise, under ratio rules from its own law.
-    The confidence, under `match` only, is its own probability of the token.
+    The confidence is the highest probability of its law, whichever token was drawn.
 
     Args:
         target: the executor that verifies.
@@ -90,20 +90,16 @@ class EarlyExitDrafter(Drafter):
     def _draw(run: _Run, logits: Tensor) -> int:
         job = run.job
         prefix = Prefix(job.tokens, job.prompt_length, tuple(run.drafted))
-        if not job.coupled:
-            law = job.sampler.laws(logits, [prefix])
-            run.laws.append(law)
-            return job.sampler.draw(law[0], prefix.position, start=len(job.tokens))
-        token = job.sampler.choices(logits, [prefix])[0]
-        row = logits[0, : job.sampler.vocab_size]
-        run.confidence.append(float((row[token] - row.logsumexp(0)).exp()))
-        return token
+        run.confidence.append(highest_prob(logits[0, : job.sampler.vocab_size]))
+        if job.coupled:
+            return job.sampler.choices(logits, [prefix])[0]
+        law = job.sampler.laws(logits, [prefix])
+        run.laws.append(law)
+        return job.sampler.draw(law[0], prefix.position, start=len(job.tokens))
 
     def _finish(self, run: _Run) -> Draft:
         partial = PartialPass(self._exit_layer, torch.cat(run.hidden))
-        if run.laws:
-            return Draft.chain(run.drafted, torch.cat(run.laws), partial=partial)
-        return Draft.chain(run.drafted, confidence=run.confidence, partial=partial)
+        return Draft.chain(run.drafted, torch.cat(run.laws) if run.laws else None, run.confidence, partial)
 
     def observe(self, observation: Observation) -> None:
         """Nothing to do: the target's cache has dropped what was not accepted."""

@@ -3,13 +3,27 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from math import inf
 from typing import Any, no_type_check
 
 from pilotfish.errors import SpeculativeConfigError
 from pilotfish.verify import RULES
 
-METHODS = ("draft_model", "ngram")
+METHODS = ("draft_model", "ngram", "suffix", "recycle", "early_exit", "eagle")
+ALIASES = {"eagle3": "eagle"}
 DEFAULT_DRAFT_LEN = 4
+OWNERS: Mapping[str, tuple[str, ...]] = {
+    "model": ("draft_model", "eagle"),
+    "tree_width": ("suffix", "recycle", "eagle"),
+    "exit_layer": ("early_exit",),
+    "suffix_decoding_max_spec_factor": ("suffix",),
+    "suffix_decoding_min_token_prob": ("suffix",),
+    "suffix_pool": ("suffix",),
+    "suffix_pool_tokens": ("suffix",),
+}
+"""Keys that only some methods use; for another method they are refused."""
+_SMALLEST = {"num_speculative_tokens": 0, "prompt_lookup_min": 1, "prompt_lookup_max": 1, "tree_width": 1}
+_SMALLEST |= {"suffix_pool_tokens": 1, "exit_layer": 1}
 
 
 # Values of any type are judged below, where the refusal can name the key; a type checker's own would come first.
@@ -20,10 +34,18 @@ class SpeculativeConfig:
 
     Attributes:
         method: kind of drafter; may be left out where `model` says it.
-        model: the draft model (directory, GGUF file, catalogue name or hub id), for `draft_model`.
+        model: the draft model (directory, GGUF file, catalogue name or hub id) for `draft_model`, or the head
+            (directory or hub id) for `eagle`.
         num_speculative_tokens: tokens drafted per round (k); 0 is plain decoding.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams looked for, for `ngram`.
         verification: the rule, a key of `pilotfish.verify.RULES`.
+        tree_width: nodes drafted per position by `suffix`, `recycle` and `eagle`; 1 is a chain.
+        exit_layer: layers of the target that draft, for `early_exit`.
+        suffix_decoding_max_spec_factor: a matched context of n tokens is continued by at most this times n.
+        suffix_decoding_min_token_prob: estimated survival below which `suffix` stops.
+        suffix_pool: name of a pool of past outputs that `suffix` copies from too, kept in the user's cache; off by
+            default. Requests share a pool only if their engines name the same.
+        suffix_pool_tokens: most tokens of that pool.
 
     Raises:
         SpeculativeConfigError: names the key, what was got and what was expected.
@@ -35,17 +57,26 @@ class SpeculativeConfig:
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4
     verification: str = "match"
+    tree_width: int = 1
+    exit_layer: int | None = None
+    suffix_decoding_max_spec_factor: float = 1.0
+    suffix_decoding_min_token_prob: float = 0.1
+    suffix_pool: str | None = None
+    suffix_pool_tokens: int = 65_536
 
     def __post_init__(self) -> None:
         if self.method is None:
             if self.model is None:
                 raise SpeculativeConfigError(f"method is missing: expected one of {', '.join(METHODS)}")
             object.__setattr__(self, "method", "draft_model")
+        if isinstance(self.method, str) and self.method in ALIASES:
+            object.__setattr__(self, "method", ALIASES[self.method])
         _require_choice("method", self.method, METHODS)
         _require_choice("verification", self.verification, tuple(RULES))
-        for name in ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"):
+        for name, smallest in _SMALLEST.items():
             value = getattr(self, name)
-            smallest = 0 if name == "num_speculative_tokens" else 1
+            if name == "exit_layer" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 raise SpeculativeConfigError(f"{name}={value!r}: expected an integer of at least {smallest}")
         if self.prompt_lookup_min > self.prompt_lookup_max:
@@ -53,12 +84,33 @@ class SpeculativeConfig:
                 f"prompt_lookup_min={self.prompt_lookup_min} is above prompt_lookup_max={self.prompt_lookup_max}: "
                 "expected min <= max"
             )
-        if self.method == "draft_model" and not self.model:
-            raise SpeculativeConfigError("method='draft_model' needs model: a directory, GGUF file, or hub id")
-        if self.method != "draft_model" and self.model is not None:
+        for name, methods in OWNERS.items():
+            value = getattr(self, name)
+            if self.method not in methods and value != type(self).__dataclass_fields__[name].default:
+                owners = " or ".join(repr(method) for method in methods)
+                raise SpeculativeConfigError(f"{name}={value!r} is only used by method={owners}, not {self.method!r}")
+        if self.method in OWNERS["model"] and not self.model:
+            wanted = "an EAGLE-3 head: a directory" if self.method == "eagle" else "a directory, GGUF file,"
+            raise SpeculativeConfigError(f"method={self.method!r} needs model: {wanted} or hub id")
+        if self.method == "early_exit" and self.exit_layer is None:
+            raise SpeculativeConfigError("method='early_exit' needs exit_layer: how many of the target's layers draft")
+        if self.tree_width > 1 and not RULES[self.verification].trees:
             raise SpeculativeConfigError(
-                f"model={self.model!r} is only used by method='draft_model', not {self.method!r}"
+                f"tree_width={self.tree_width} with verification={self.verification!r}: that rule takes chains only; "
+                "use 'match' or 'traversal', or tree_width=1"
             )
+        self._check_suffix()
+
+    def _check_suffix(self) -> None:
+        factor, least = self.suffix_decoding_max_spec_factor, self.suffix_decoding_min_token_prob
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < inf:
+            raise SpeculativeConfigError(f"suffix_decoding_max_spec_factor={factor!r}: expected a number above 0")
+        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 < least <= 1:
+            raise SpeculativeConfigError(
+                f"suffix_decoding_min_token_prob={least!r}: expected a number above 0 and at most 1"
+            )
+        if self.suffix_pool is not None and not isinstance(self.suffix_pool, str):
+            raise SpeculativeConfigError(f"suffix_pool={self.suffix_pool!r}: expected a name")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "SpeculativeConfig":
