@@ -162,7 +162,9 @@ def test_hidden_states_and_layer_ranges_equal_the_whole_pass(executors, model):
     sequence = prefilled(run, random_tokens(33, seed=5))
     whole = run.forward([Segment(sequence, tokens, parents)], capture=range(layers + 1))
     for middle in range(1, layers):
-        lower = run.forward([Segment(sequence, tokens, parents, logits_from=9)], layers=(0, middle), capture=[0, middle])
+        lower = run.forward(
+            [Segment(sequence, tokens, parents, logits_from=9)], layers=(0, middle), capture=[0, middle]
+        )
         upper = run.forward(
             [Segment(sequence, tokens, parents)],
             layers=(middle, layers),

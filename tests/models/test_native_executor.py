@@ -90,7 +90,10 @@ def test_bfloat16_storage_rounds_to_nearest_even(dtype):
         for name, tensor in tensors.items()
     }
     tokens = random_tokens(20)
-    got, expected = chain_logits(native(PLAIN, tensors, "bfloat16"), tokens), chain_logits(native(PLAIN, rounded), tokens)
+    got, expected = (
+        chain_logits(native(PLAIN, tensors, "bfloat16"), tokens),
+        chain_logits(native(PLAIN, rounded), tokens),
+    )
     assert torch.equal(got, expected)
 
 

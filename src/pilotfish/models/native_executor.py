@@ -54,8 +54,8 @@ class NativeExecutor(Executor):
         weight_type: how matrices are stored. `float32`; `bfloat16` (exact for a bfloat16 checkpoint, else rounded to
             nearest even); `int8` (the exact grouped form where the file has one, else rounded to groups of 32 with one
             scale, a documented choice of other weights); `auto` takes the exact grouped form where there is one,
-            bfloat16 for half-precision checkpoints, float32 otherwise. Norms and biases are float32, and activations and sums
-            are float32 throughout.
+            bfloat16 for half-precision checkpoints, float32 otherwise. Norms, biases, activations and sums are float32
+            throughout.
         threads: at most this many at work; by default the physical cores this process may use.
         kv_cache_tokens: positions the cache has room for, all sequences together; by default eight contexts, but no
             more than half of the machine's memory. Memory is taken page by page as it is needed.
