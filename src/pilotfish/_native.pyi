@@ -1,4 +1,4 @@
-"""Types of the compiled extension (`native/bind.cpp`). Arrays are anything that speaks DLPack, contiguous, on the CPU."""
+"""Types of the compiled extension (`native/bind.cpp`). Arrays are anything contiguous on the CPU that speaks DLPack."""
 
 from collections.abc import Sequence
 from typing import Any

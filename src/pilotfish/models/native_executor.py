@@ -1,32 +1,24 @@
 """The native CPU executor: the same bits whatever the number of rows, in one native call per pass.
 
-Owns how a `Weights` becomes packed matrices of the native decoder, and the translation of passes to and from it. The
-arithmetic, the cache and the threads live in `native/`; this file knows no kernels. It must not know samplers, drafts
-or text.
+Owns the translation of configurations and passes to and from the native decoder. The arithmetic, the cache and the
+threads live in `native/`, the loading of weights in `native_loader.py`. Must not know samplers, drafts or text.
 """
 
 import os
 import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pilotfish.errors import (
-    CorruptModelError,
-    ExecutorUnavailableError,
-    InvalidInputError,
-    RowsError,
-    UnsupportedModelError,
-)
+from pilotfish.errors import ExecutorUnavailableError, InvalidInputError, RowsError, UnsupportedModelError
 from pilotfish.models.base import Executor, PassOutput, Segment
 from pilotfish.models.config import DecoderConfig
-from pilotfish.models.weights import GROUP_SIZE, GroupedInt8, Weights
-
-WeightType = Literal["auto", "float32", "bfloat16", "int8"]
+from pilotfish.models.native_loader import NativeLoader, WeightType
+from pilotfish.models.weights import Weights
 
 
 def native_module() -> ModuleType:
@@ -102,7 +94,7 @@ class NativeExecutor(Executor):
             raise UnsupportedModelError(
                 f"the native executor cannot run this {config.family} model: {error}"
             ) from error
-        loader = _Loader(self._decoder, config, weights, weight_type)
+        loader = NativeLoader(self._decoder, config, weights, weight_type)
         loader.load()
         self.storage = "+".join(sorted(loader.storages))
         self.native_seconds = 0.0
@@ -231,100 +223,3 @@ def _native_spec(native: ModuleType, config: DecoderConfig) -> Any:
             raise UnsupportedModelError(f"sliding_window is {layer.sliding_window}; expected 1 or more, or None")
         spec.add_layer(-1 if layer.rope is None else ropes.index(layer.rope), layer.sliding_window or 0)
     return spec
-
-
-class _Loader:
-    """Reads tensors one at a time, checks them and hands them to the native decoder to pack."""
-
-    def __init__(self, decoder: Any, config: DecoderConfig, weights: Weights, weight_type: WeightType) -> None:
-        self.decoder = decoder
-        self.config = config
-        self.weights = weights
-        self.weight_type = weight_type
-        self.storages: set[str] = set()
-
-    def load(self) -> None:
-        config = self.config
-        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        hidden, middle = config.hidden_size, config.intermediate_size
-        self.matrices(0, "embedding", ["model.embed_tokens"], config.vocab_size, hidden)
-        for index in range(config.num_layers):
-            layer = f"model.layers.{index}."
-            attention, mlp = layer + "self_attn.", layer + "mlp."
-            self.norm(index, "attention_in", layer + "input_layernorm.weight", hidden)
-            if config.sandwich_norms:
-                self.norm(index, "attention_out", layer + "post_attention_layernorm.weight", hidden)
-                self.norm(index, "mlp_in", layer + "pre_feedforward_layernorm.weight", hidden)
-                self.norm(index, "mlp_out", layer + "post_feedforward_layernorm.weight", hidden)
-            else:
-                self.norm(index, "mlp_in", layer + "post_attention_layernorm.weight", hidden)
-            if config.qk_norm:
-                self.norm(index, "query", attention + "q_norm.weight", config.head_dim)
-                self.norm(index, "key", attention + "k_norm.weight", config.head_dim)
-            self.matrices(index, "query", [attention + "q_proj"], queries, hidden, bias=config.qkv_bias)
-            self.matrices(index, "key", [attention + "k_proj"], keys, hidden, bias=config.qkv_bias)
-            self.matrices(index, "value", [attention + "v_proj"], keys, hidden, bias=config.qkv_bias)
-            self.matrices(index, "output", [attention + "o_proj"], hidden, queries, bias=config.output_bias)
-            self.matrices(index, "gate_up", [mlp + "gate_proj", mlp + "up_proj"], middle, hidden, bias=config.mlp_bias)
-            self.matrices(index, "down", [mlp + "down_proj"], hidden, middle, bias=config.mlp_bias)
-        self.norm(0, "final", "model.norm.weight", hidden)
-        if config.tie_word_embeddings:
-            self.decoder.tie_head()
-        else:
-            self.matrices(0, "head", ["lm_head"], config.vocab_size, hidden)
-        self.decoder.check_loaded()
-
-    def read(self, name: str, *shape: int) -> Tensor:
-        """A tensor of that shape, contiguous on the CPU, in float32 or 16 bits."""
-        tensor = self.weights.read(name).detach()
-        self.check_shape(name, tuple(tensor.shape), shape)
-        if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            tensor = tensor.to(torch.float32)
-        return tensor.to("cpu").contiguous()
-
-    @staticmethod
-    def check_shape(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
-        if got != expected:
-            raise CorruptModelError(f"tensor {name} has shape {list(got)}; the configuration asks for {list(expected)}")
-
-    def norm(self, layer: int, place: str, name: str, size: int) -> None:
-        weight = self.read(name, size).to(torch.float32) + self.config.norm_offset
-        self.decoder.set_norm(layer, place, weight.contiguous())
-
-    def matrices(
-        self, layer: int, place: str, names: list[str], out_size: int, in_size: int, *, bias: bool = False
-    ) -> None:
-        biases = [self.read(f"{name}.bias", out_size).to(torch.float32) for name in names] if bias else []
-        names = [f"{name}.weight" for name in names]
-        if self.weight_type in ("auto", "int8"):
-            grouped = [self.grouped(name, out_size, in_size) for name in names]
-            if all(each is not None for each in grouped):
-                sources = [_grouped_arrays(each) for each in grouped if each is not None]
-                self.decoder.pack_grouped(layer, place, sources, biases)
-                self.storages.add("int8")
-                return
-        tensors = [self.read(name, out_size, in_size) for name in names]
-        storage: str = self.weight_type
-        if storage == "auto":
-            half = self.weights.half_precision or any(tensor.dtype != torch.float32 for tensor in tensors)
-            storage = "bfloat16" if half else "float32"
-        if len({tensor.dtype for tensor in tensors}) > 1:
-            tensors = [tensor.to(torch.float32) for tensor in tensors]
-        self.decoder.pack_floats(layer, place, tensors, storage, biases)
-        self.storages.add(storage)
-
-    def grouped(self, name: str, out_size: int, in_size: int) -> GroupedInt8 | None:
-        if in_size % GROUP_SIZE:
-            return None
-        form = self.weights.read_grouped(name)
-        if form is not None:
-            self.check_shape(name, tuple(form.quants.shape), (out_size, in_size))
-            factors = [form.scales] if form.minimums is None else [form.scales, form.minimums]
-            for each in factors:
-                self.check_shape(f"{name} (scales)", tuple(each.shape), (out_size, in_size // GROUP_SIZE))
-        return form
-
-
-def _grouped_arrays(form: GroupedInt8) -> tuple[Tensor, Tensor, Tensor | None]:
-    minimums = None if form.minimums is None else form.minimums.to(torch.float32).contiguous()
-    return form.quants.contiguous(), form.scales.to(torch.float32).contiguous(), minimums
