@@ -11,7 +11,7 @@ from transformers.generation.logits_process import (
 )
 
 from pilotfish.sampling import Prefix, SamplingParams, build_pipeline
-from pilotfish.sampling.pipeline import Greedy, Temperature, TopK, TopP
+from pilotfish.sampling.truncation import Greedy, Temperature, TopK, TopP
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
 
@@ -192,7 +192,7 @@ def test_options_that_are_off_have_no_step():
     assert build_pipeline(SamplingParams()).steps == ()
     assert build_pipeline(SamplingParams(temperature=0, top_k=3, top_p=0.5)).steps == (Greedy(),)
     full = build_pipeline(SamplingParams(top_p=0.5, top_k=3, temperature=0.7))
-    assert full.steps == (Temperature(0.7), TopK(3), TopP(0.5))
+    assert full.steps == (TopK(3), Temperature(0.7), TopP(0.5))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -71,17 +71,33 @@ def test_padded_columns_are_never_chosen_and_carry_no_mass(chosen):
     assert found.choices(logits, prefixes(5)) == found.choices(logits[:, :50].contiguous(), prefixes(5))
     assert torch.equal(found.laws(logits, prefixes(5)), found.laws(logits[:, :50].contiguous(), prefixes(5)))
     assert found.laws(logits, prefixes(5)).shape == (5, 50)
-    assert (found.logprobs(logits, [0] * 5) > -50).all()
+    assert all(own.token.logprob > -50 for own in found.raw_logprobs(logits, [0] * 5, 0))
 
 
-def test_logprobs_are_of_the_unprocessed_law_and_row_invariant():
+def test_raw_logprobs_are_of_the_unprocessed_law_and_row_invariant():
     logits = random_logits(7, 5000 + 8)
     tokens = [3, 1, 4, 1, 5, 9, 2]
-    found = sampler(5000, temperature=0, top_k=1).logprobs(logits, tokens)
+    found = sampler(5000, temperature=0, top_k=1).raw_logprobs(logits, tokens, 3)
     law = logits[:, :5000].double().log_softmax(-1)
-    torch.testing.assert_close(found.double(), law[range(7), tokens], rtol=0, atol=1e-5)
-    for row in range(7):
-        assert torch.equal(sampler(5000).logprobs(logits[row : row + 1], tokens[row : row + 1])[0], found[row])
+    for row, (own, token) in enumerate(zip(found, tokens, strict=True)):
+        assert own.token.token == token
+        assert own.token.logprob == pytest.approx(float(law[row, token]), abs=1e-5)
+        assert own.token.rank == 1 + int((law[row] > law[row, token]).sum())
+        best = law[row].topk(3)
+        assert [one.token for one in own.top] == best.indices.tolist()
+        assert [one.logprob for one in own.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+        assert [one.rank for one in own.top] == [1, 2, 3]
+        assert sampler(5000).raw_logprobs(logits[row : row + 1], tokens[row : row + 1], 3) == [own]
+
+
+def test_processed_logprobs_are_of_the_final_law():
+    logits = random_logits(4, 300)
+    found = sampler(300, temperature=0.7, top_k=5)
+    tokens = found.choices(logits, prefixes(4))
+    laws = found.laws(logits, prefixes(4)).double().log()
+    for row, own in enumerate(found.processed_logprobs(logits, prefixes(4), tokens, 9)):
+        assert own.token.logprob == pytest.approx(float(laws[row, tokens[row]]), abs=1e-5)
+        assert len(own.top) == 5, "tokens of probability 0 are not listed"
 
 
 def test_sampler_gives_the_uniforms_of_its_own_streams():

@@ -6,7 +6,6 @@ belong to `llm.py`.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import count
 
 from pilotfish.drafters.base import Drafter
@@ -17,8 +16,10 @@ from pilotfish.engine.round import run_round
 from pilotfish.errors import PromptError, SamplingParamsError, SpeculativeConfigError
 from pilotfish.metrics.counters import RequestTiming, SpeculationCounters
 from pilotfish.models.base import Executor
+from pilotfish.sampling.grammar import Grammar, GrammarCompiler, GrammarEnd
 from pilotfish.sampling.params import SamplingParams, fresh_seed
 from pilotfish.sampling.sampler import Sampler
+from pilotfish.sampling.structured import StructuredOutputs
 from pilotfish.verify import RULES
 
 
@@ -30,6 +31,9 @@ class Engine:
         decode: token ids to text, special tokens left out.
         vocab_size: ids the tokenizer knows; nothing at or above it is ever drafted or emitted.
         eos_ids: the model's end-of-sequence ids.
+        decode_all: token ids to text, special tokens written out; for `skip_special_tokens=False`.
+        encode: text to token ids, nothing added around it; for `bad_words`.
+        grammars: compiles `structured_outputs`.
         drafter: proposes tokens; `None` is plain decoding.
         draft_len: tokens drafted per round unless a request says otherwise.
         verification: the rule, a key of `pilotfish.verify.RULES`.
@@ -42,12 +46,18 @@ class Engine:
         vocab_size: int,
         eos_ids: Sequence[int] = (),
         *,
+        decode_all: Callable[[Sequence[int]], str] | None = None,
+        encode: Callable[[str], list[int]] | None = None,
+        grammars: GrammarCompiler | None = None,
         drafter: Drafter | None = None,
         draft_len: int = 0,
         verification: str = "match",
     ) -> None:
         self._target = target
         self._decode = decode
+        self._decode_all = decode_all
+        self._encode = encode
+        self._grammars = grammars
         self._vocab_size = min(vocab_size, target.config.vocab_size)
         self._eos_ids = tuple(eos_ids)
         self._drafter = drafter
@@ -72,7 +82,8 @@ class Engine:
 
         Raises:
             PromptError: the prompt is empty, longer than the context, or names an id outside the vocabulary.
-            SamplingParamsError: a token id in an option is outside the vocabulary.
+            SamplingParamsError: a token id in an option is outside the vocabulary, a grammar allows nothing, or an
+                option needs what this engine or model has not.
             SpeculativeConfigError: `draft_len` is negative.
         """
         context = self._target.config.context_length
@@ -87,12 +98,60 @@ class Engine:
         for place, token in enumerate(prompt):
             if not 0 <= token < self._vocab_size:
                 raise PromptError(f"prompt token {place} is {token}: expected an id from 0 to {self._vocab_size - 1}")
-        for token in params.stop_token_ids:
-            if not 0 <= token < self._vocab_size:
-                raise SamplingParamsError(f"stop_token_ids has {token}: expected ids from 0 to {self._vocab_size - 1}")
+        self._check_options(params)
         if draft_len is not None and draft_len < 0:
             raise SpeculativeConfigError(f"num_speculative_tokens={draft_len}: expected at least 0")
-        return params if params.seed is not None else replace(params, seed=fresh_seed())
+        return params if params.seed is not None else params.with_seed(fresh_seed())
+
+    def _check_options(self, params: SamplingParams) -> None:
+        """Refuses what only a vocabulary, a tokenizer or a grammar can tell to be wrong."""
+        highest = self._vocab_size - 1
+        for option in ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias"):
+            for token in getattr(params, option) or ():
+                if token > highest:
+                    raise SamplingParamsError(f"{option} has {token}: expected ids from 0 to {highest}")
+        for option in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, option)
+            if count is not None and count > self._vocab_size:
+                raise SamplingParamsError(f"{option} is {count}; expected at most the vocabulary, {self._vocab_size}")
+        if params.sample_count > 1:
+            raise SamplingParamsError(
+                f"n is {params.sample_count}: an engine's request is one sample; give it each of params.samples()"
+            )
+        if not params.skip_special_tokens and self._decode_all is None:
+            raise SamplingParamsError("skip_special_tokens is False: this engine cannot write special tokens out")
+        ends = (*self._eos_ids, *params.stop_token_ids)
+        dead_ends = ("bad_words", "no_repeat_ngram_size", "logits_processors")
+        for option in (name for name in dead_ends if getattr(params, name) and not ends):
+            raise SamplingParamsError(
+                f"{option} may leave no token possible, and this model has no end-of-sequence id to end with: "
+                "give stop_token_ids"
+            )
+        self._bad_words(params)
+        self._grammar(params)
+
+    def _bad_words(self, params: SamplingParams) -> list[list[int]]:
+        """The token sequences of the words as they are and with a space before them."""
+        if not params.bad_words:
+            return []
+        if self._encode is None:
+            raise SamplingParamsError("bad_words are texts, and this engine has no tokenizer to encode them with")
+        sequences: list[list[int]] = []
+        for word in params.bad_words:
+            written = [self._encode(start + word.lstrip()) for start in ("", " ")]
+            if not all(written):
+                raise SamplingParamsError(f"bad_words has {word!r}: expected text that has tokens")
+            sequences.extend(tokens for tokens in written if tokens not in sequences)
+        return sequences
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        form = params.structured_outputs
+        if form is None:
+            return None
+        if self._grammars is None:
+            raise SamplingParamsError("structured_outputs needs a tokenizer, and this engine has none")
+        assert isinstance(form, StructuredOutputs), "normalised by SamplingParams"
+        return self._grammars.compile(form)
 
     def run(
         self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], draft_len: int | None = None
@@ -141,12 +200,26 @@ class Engine:
             except BaseException:
                 self._target.close(sequence)
                 raise
+        grammar = self._grammar(params)
+        decode = self._decode if params.skip_special_tokens or self._decode_all is None else self._decode_all
         return Request(
             key=key,
             tokens=list(prompt),
             prompt_length=len(prompt),
-            sampler=Sampler(params, self._vocab_size),
-            ending=Ending(params, self._eos_ids, budget, Detokenizer(self._decode, prompt)),
+            sampler=Sampler(
+                params,
+                self._vocab_size,
+                eos_ids=self._eos_ids,
+                bad_words=self._bad_words(params),
+                grammar=grammar,
+            ),
+            ending=Ending(
+                params,
+                self._eos_ids,
+                budget,
+                Detokenizer(decode, prompt),
+                GrammarEnd(grammar) if grammar is not None else None,
+            ),
             draft_len=own_draft_len,
             sequence=sequence,
             timing=RequestTiming(time.monotonic()),

@@ -14,13 +14,15 @@ from pilotfish.drafters.draft_model import DraftModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.engine.config import SpeculativeConfig
 from pilotfish.engine.engine import Engine
-from pilotfish.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput, StreamDelta
+from pilotfish.engine.outputs import RequestOutput, StreamDelta
+from pilotfish.engine.report import request_output
 from pilotfish.engine.request import Request
-from pilotfish.errors import InvalidInputError, PromptError
+from pilotfish.errors import InvalidInputError, PromptError, SamplingParamsError
 from pilotfish.metrics.counters import SpeculationCounters
 from pilotfish.models.loading import ExecutorChoice, Model, WeightType, load_model
 from pilotfish.models.tokenizer import require_same_tokenizer
-from pilotfish.sampling.params import SamplingParams
+from pilotfish.sampling.grammar import GrammarCompiler
+from pilotfish.sampling.params import SamplingParams, fresh_seed
 
 Prompt: TypeAlias = str | Sequence[int]
 """Text, or token ids as the model is to read them."""
@@ -68,6 +70,7 @@ class LLM:
         self._load = load
         self._model = load(model)
         self.tokenizer = self._model.tokenizer
+        self._grammars = GrammarCompiler(self.tokenizer.to_json, self.tokenizer.vocab_size, self._model.eos_ids)
         self._speculate(config)
 
     def with_speculation(self, speculative_config: SpeculativeConfig | Mapping[str, Any] | None) -> "LLM":
@@ -98,6 +101,9 @@ class LLM:
             self.tokenizer.decode,
             self.tokenizer.vocab_size,
             self._model.eos_ids,
+            decode_all=self._decode_all,
+            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False),
+            grammars=self._grammars,
             drafter=drafter,
             draft_len=config.num_speculative_tokens if config is not None else 0,
             verification=config.verification if config is not None else "match",
@@ -119,7 +125,8 @@ class LLM:
 
         Args:
             prompts: text or token ids, one or several.
-            sampling_params: for all prompts, or one for each.
+            sampling_params: for all prompts, or one for each. With `n` or `best_of` a prompt has several samples, each
+                a request of its own in the batch.
             num_speculative_tokens: tokens to draft per round for these requests; 0 decodes plainly.
 
         Raises:
@@ -129,10 +136,15 @@ class LLM:
         requests: dict[int, Request] = {}
         ids = [self._encode(prompt) for prompt in batch]
         params = _as_params(sampling_params, len(batch))
-        for delivered in self.engine.run(ids, params, num_speculative_tokens):
+        samples = [_seeded(own).samples() for own in params]
+        each = [prompt for prompt, own in zip(ids, samples, strict=True) for _ in own]
+        for delivered in self.engine.run(each, [own for group in samples for own in group], num_speculative_tokens):
             requests.update((request.key, request) for request in delivered)
-        ended = [requests[key] for key in sorted(requests)]
-        return [_output(prompt, request) for prompt, request in zip(batch, ended, strict=True)]
+        ended = (requests[key] for key in sorted(requests))
+        return [
+            request_output(_text(prompt), [next(ended) for _ in group], own, self._decode_all)
+            for prompt, group, own in zip(batch, samples, params, strict=True)
+        ]
 
     def chat(
         self,
@@ -166,18 +178,23 @@ class LLM:
         Closing the iterator ends the request.
         """
         ids = self.tokenizer.chat(prompt) if _is_conversation(prompt) else self._encode(prompt)  # type: ignore[arg-type]
-        params = _as_params(sampling_params, 1)
+        (params,) = _as_params(sampling_params, 1)
+        if params.n > 1 or params.sample_count > 1:
+            raise SamplingParamsError(f"n is {params.sample_count}; expected 1 in a stream: use generate for samples")
         shown = 0
-        for (request,) in self.engine.run([ids], params, num_speculative_tokens):
+        for (request,) in self.engine.run([ids], params.samples(), num_speculative_tokens):
             tokens = request.output
             ended = request.finish_reason is not None
             yield StreamDelta(
                 pieces=tuple(request.pieces[shown:]),
                 token_ids=tuple(tokens[shown:]),
                 from_draft=tuple(request.from_draft[shown:]),
-                output=_output(prompt if isinstance(prompt, str) else None, request) if ended else None,
+                output=request_output(_text(prompt), [request], params, self._decode_all) if ended else None,
             )
             shown = len(tokens)
+
+    def _decode_all(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
@@ -194,6 +211,15 @@ def _parsed(config: SpeculativeConfig | Mapping[str, Any] | None) -> Speculative
 
 def _is_conversation(prompt: Prompt | Sequence[Message]) -> bool:
     return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def _text(prompt: Any) -> str | None:
+    return prompt if isinstance(prompt, str) else None
+
+
+def _seeded(params: SamplingParams) -> SamplingParams:
+    """Several samples share one seed to derive theirs from."""
+    return params if params.seed is not None or params.sample_count == 1 else params.with_seed(fresh_seed())
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -217,32 +243,3 @@ def _as_params(given: SamplingParams | Sequence[SamplingParams] | None, size: in
     if len(given) != size:
         raise InvalidInputError(f"got {len(given)} sampling_params for {size} prompts: expected one, or one for each")
     return list(given)
-
-
-def _output(prompt: Prompt | None, request: Request) -> RequestOutput:
-    counters, timing = request.counters, request.timing
-    assert request.finish_reason is not None, "only ended requests have an output"
-    metrics = RequestMetrics(
-        rounds=counters.rounds,
-        drafted_tokens=counters.drafted_tokens,
-        accepted_tokens=counters.accepted_tokens,
-        accepted_per_position=tuple(counters.accepted_per_position),
-        tokens_per_round=counters.tokens_per_round,
-        acceptance_rate=counters.acceptance_rate,
-        decode_tokens_per_second=timing.decode_tokens_per_second(counters.delivered_tokens),
-        time_to_first_token=timing.time_to_first_token,
-    )
-    completion = CompletionOutput(
-        index=0,
-        text=request.ending.text,
-        token_ids=tuple(request.output),
-        from_draft=tuple(request.from_draft),
-        finish_reason=request.finish_reason,
-        seed=request.sampler.seed,
-        metrics=metrics,
-    )
-    return RequestOutput(
-        prompt=prompt if isinstance(prompt, str) else None,
-        prompt_token_ids=tuple(request.tokens[: request.prompt_length]),
-        outputs=(completion,),
-    )

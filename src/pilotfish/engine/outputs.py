@@ -29,6 +29,21 @@ class RequestMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprob:
+    """What a law says of one token.
+
+    Attributes:
+        logprob: natural logarithm of its probability.
+        rank: 1 for the most probable token; of equally probable ones the lowest id comes first.
+        decoded_token: its text by itself.
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One continuation of a prompt.
 
@@ -39,6 +54,10 @@ class CompletionOutput:
         from_draft: for each of them whether a drafter proposed it.
         finish_reason: why it ended.
         seed: replays this output.
+        stop_reason: the stop string or the token that ended it; `None` where it ended otherwise.
+        logprobs: for each delivered token, by id, it and the most probable tokens, as asked for by
+            `SamplingParams.logprobs` and `logprobs_mode`; `None` if it was not.
+        cumulative_logprob: the sum over the delivered tokens, if logprobs were asked for or `best_of` needed them.
     """
 
     index: int
@@ -48,15 +67,25 @@ class CompletionOutput:
     finish_reason: FinishReason
     seed: int
     metrics: RequestMetrics
+    stop_reason: str | int | None = None
+    logprobs: tuple[dict[int, Logprob], ...] | None = None
+    cumulative_logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """A prompt and what came of it."""
+    """A prompt and what came of it.
+
+    Attributes:
+        outputs: its samples; with `best_of`, the best first.
+        prompt_logprobs: for each prompt token, by id, it and the most probable tokens by the model's own law; `None`
+            for the first, which nothing comes before. `None` if not asked for.
+    """
 
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
+    prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from pilotfish.engine.ending import Ending
 from pilotfish.metrics.counters import RequestTiming, SpeculationCounters
+from pilotfish.sampling.logprobs import TokenLogprobs
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.sampling.sampler import Sampler
-from pilotfish.terms import ROOT, Draft, FinishReason
+from pilotfish.terms import ROOT, Draft, FinishReason, Verdict
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +27,8 @@ class Request:
         sequence: its number in the target's cache.
         from_draft: for each output token whether it was drafted.
         pieces: for each output token the text that could be shown once it was delivered.
+        logprobs: of each output token, if asked for.
+        prompt_logprobs: of each prompt token but the first, if asked for.
     """
 
     key: int
@@ -37,6 +42,8 @@ class Request:
     counters: SpeculationCounters = field(default_factory=SpeculationCounters)
     from_draft: list[bool] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def output(self) -> list[int]:
@@ -51,6 +58,11 @@ class Request:
         """Most tokens worth drafting now: with the target's own token they must fit what may still be delivered."""
         return min(self.draft_len, self.ending.budget - 1)
 
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the logits of prompt rows are wanted."""
+        return self.sampler.params.prompt_logprobs is not None and not self.output
+
     def prefixes(self, draft: Draft) -> list[Prefix]:
         """The prefix of each row of a round: the pending token's, then each draft node's with its own path."""
         paths: list[tuple[int, ...]] = []
@@ -59,7 +71,40 @@ class Request:
             paths.append((*above, token))
         return [Prefix(self.tokens, self.prompt_length, path) for path in [(), *paths]]
 
-    def deliver(self, tokens: Sequence[int], accepted: int, drafted: int, now: float) -> int:
+    def score(self, draft: Draft, verdict: Verdict, logits: Tensor) -> list[TokenLogprobs]:
+        """Log probabilities of a verdict's tokens, if asked for, each under the row that chose it.
+
+        Args:
+            logits: of the pending token's row, then of the draft's nodes.
+        """
+        params = self.sampler.params
+        if params.logprobs is None:
+            return []
+        rows = [0, *(node + 1 for node in verdict.path)]
+        prefixes = self.prefixes(draft)
+        tokens = verdict.tokens(draft)
+        if params.logprobs_mode == "raw_logprobs":
+            return self.sampler.raw_logprobs(logits[rows], tokens, params.logprobs)
+        own = [prefixes[row] for row in rows]
+        return self.sampler.processed_logprobs(logits[rows], own, tokens, params.logprobs)
+
+    def score_prompt(self, position: int, logits: Tensor) -> None:
+        """Notes the log probabilities of prompt tokens, each under the row before it.
+
+        Args:
+            position: of the first row; a prompt read again is noted once.
+        """
+        count = self.sampler.params.prompt_logprobs
+        assert count is not None, "only if asked for"
+        known = len(self.prompt_logprobs)
+        tokens = self.tokens[known + 1 : min(self.prompt_length, position + 1 + logits.shape[0])]
+        if tokens:
+            first = known - position
+            self.prompt_logprobs.extend(self.sampler.raw_logprobs(logits[first : first + len(tokens)], tokens, count))
+
+    def deliver(
+        self, tokens: Sequence[int], accepted: int, drafted: int, now: float, logprobs: Sequence[TokenLogprobs] = ()
+    ) -> int:
         """Commits a round's tokens up to the first end, and counts them.
 
         Args:
@@ -67,6 +112,7 @@ class Request:
             accepted: how many of them were drafted.
             drafted: how many tokens the draft had.
             now: the clock.
+            logprobs: of all tokens, or none.
 
         Returns:
             how many tokens were delivered, at least one.
@@ -79,6 +125,7 @@ class Request:
             if ended:
                 break
         self.tokens.extend(tokens[:delivered])
+        self.logprobs.extend(logprobs[:delivered])
         kept = min(accepted, delivered)
         self.from_draft.extend(place < kept for place in range(delivered))
         self.counters.record(drafted=drafted, accepted=kept, delivered=delivered)

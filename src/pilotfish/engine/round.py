@@ -7,14 +7,15 @@ the others do never shows in its result. A request that is still reading its pro
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from pilotfish.drafters.base import Drafter, DraftJob, Observation
+from pilotfish.drafters.base import Drafter, Observation
+from pilotfish.engine.proposal import NOTHING, Proposal, propose
 from pilotfish.engine.request import Request
 from pilotfish.models.base import Executor, Segment
-from pilotfish.terms import EMPTY_DRAFT, Draft, Verdict
+from pilotfish.terms import Draft, Verdict
 from pilotfish.verify import Rule, match
 
 PROMPT_ROWS = 256
@@ -26,18 +27,38 @@ class Plan:
     """One request's part of the pass: unread committed tokens, then its draft."""
 
     request: Request
+    read: int
+    """Committed tokens that the target has in its cache."""
     unread: Sequence[int]
-    draft: Draft
-    verifies: bool
-    """False while more of the prompt remains to be read after this pass."""
+    proposal: Proposal
+
+    @property
+    def draft(self) -> Draft:
+        return self.proposal.draft
+
+    @property
+    def size(self) -> int:
+        """Rows in the pass."""
+        return len(self.unread) + len(self.draft)
+
+    @property
+    def verifies(self) -> bool:
+        """False while more of the prompt remains to be read after this pass."""
+        return self.read + len(self.unread) == len(self.request.tokens)
+
+    @property
+    def logits_from(self) -> int:
+        """The first row with logits: that of the pending token, but where the prompt's are wanted too."""
+        if self.request.scores_prompt:
+            return 0
+        return len(self.unread) - 1 if self.verifies else len(self.unread)
 
     def segment(self) -> Segment:
         pending = len(self.unread) - 1  # the node that drafted tokens without a parent in the draft hang from
         chain = range(-1, pending)
         tree = [pending + 1 + parent for parent in self.draft.parents]
-        first_logits = pending if self.verifies else len(self.unread)
         return Segment(
-            self.request.sequence, [*self.unread, *self.draft.tokens], [*chain, *tree], logits_from=first_logits
+            self.request.sequence, [*self.unread, *self.draft.tokens], [*chain, *tree], logits_from=self.logits_from
         )
 
 
@@ -55,44 +76,33 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
     nodes = 0
     delivered_to = []
     for plan in plans:
-        size = len(plan.unread) + len(plan.draft)
-        hidden = {boundary: states[nodes : nodes + size] for boundary, states in output.hidden.items()}
-        nodes += size
+        hidden = {boundary: states[nodes : nodes + plan.size] for boundary, states in output.hidden.items()}
+        nodes += plan.size
+        logits = output.logits[rows : rows + plan.size - plan.logits_from]
+        rows += len(logits)
+        if plan.request.scores_prompt:
+            plan.request.score_prompt(plan.read, logits)
         if not plan.verifies:
-            target.keep(plan.request.sequence, range(size))
+            target.keep(plan.request.sequence, range(plan.size))
             continue
-        verdict = _verify(plan, output.logits[rows : rows + 1 + len(plan.draft)], rule)
-        _commit(plan, verdict, hidden, target, drafter, time.monotonic())
+        own = logits[len(plan.unread) - 1 - plan.logits_from :]
+        verdict = _verify(plan, own, rule)
+        _commit(plan, verdict, own, hidden, target, drafter)
         delivered_to.append(plan.request)
-        rows += 1 + len(plan.draft)
     return delivered_to
 
 
 def _plan(requests: Sequence[Request], target: Executor, drafter: Drafter | None, coupled: bool) -> list[Plan]:
-    """Decides what each request runs, and asks the drafter on behalf of those that reach their pending token."""
+    """Decides what each request runs, and asks for drafts on behalf of those that reach their pending token."""
     prompt_rows = PROMPT_ROWS
-    unread: dict[int, Sequence[int]] = {}
-    jobs: list[DraftJob] = []
+    plans = []
     for request in requests:
         read = target.length(request.sequence)
-        waiting = request.tokens[read : read + 1 + prompt_rows]
-        prompt_rows -= len(waiting) - 1
-        unread[request.key] = waiting
-        if drafter is not None and read + len(waiting) == len(request.tokens) and request.draft_budget > 0:
-            jobs.append(
-                DraftJob(
-                    request.key, request.tokens, request.prompt_length, request.draft_budget, request.sampler, coupled
-                )
-            )
-    drafts = dict.fromkeys(unread, EMPTY_DRAFT)
-    if drafter is not None and jobs:
-        drafts.update(zip((job.request for job in jobs), drafter.propose(jobs), strict=True))
-    return [
-        Plan(
-            request, waiting, drafts[request.key], target.length(request.sequence) + len(waiting) == len(request.tokens)
-        )
-        for request, waiting in ((request, unread[request.key]) for request in requests)
-    ]
+        unread = request.tokens[read : read + 1 + prompt_rows]
+        prompt_rows -= len(unread) - 1
+        plans.append(Plan(request, read, unread, NOTHING))
+    proposals = propose([plan.request for plan in plans if plan.verifies], drafter, coupled)
+    return [replace(plan, proposal=proposals.get(plan.request.key, NOTHING)) for plan in plans]
 
 
 def _verify(plan: Plan, logits: Tensor, rule: Rule) -> Verdict:
@@ -111,15 +121,16 @@ def _verify(plan: Plan, logits: Tensor, rule: Rule) -> Verdict:
 
 
 def _commit(
-    plan: Plan, verdict: Verdict, hidden: dict[int, Tensor], target: Executor, drafter: Drafter | None, now: float
+    plan: Plan, verdict: Verdict, logits: Tensor, hidden: dict[int, Tensor], target: Executor, drafter: Drafter | None
 ) -> None:
     """Cuts the block at the request's end, if it has one, and only then lets any state advance."""
     request, draft = plan.request, plan.draft
-    delivered = request.deliver(verdict.tokens(draft), len(verdict.path), len(draft), now)
+    logprobs = request.score(draft, verdict, logits)
+    delivered = request.deliver(verdict.tokens(draft), len(verdict.path), len(draft), time.monotonic(), logprobs)
     path = verdict.path[: delivered - 1]  # the last delivered token is the new pending one: its row is not kept
     kept = [*range(len(plan.unread)), *(len(plan.unread) + node for node in path)]
     target.keep(request.sequence, kept)
     assert target.length(request.sequence) == len(request.tokens) - 1, "all but the pending token are cached"
     if drafter is not None and request.finish_reason is None:
         states = {boundary: rows[kept] for boundary, rows in hidden.items()}
-        drafter.observe(Observation(request.key, request.tokens, path, states))
+        drafter.observe(Observation(request.key, request.tokens, plan.proposal.drafter_path(path), states))

@@ -90,6 +90,11 @@ class Tokenizer:
             raise PromptError(f"the chat template of {self.name} refuses these messages: {error}") from None
         return self.encode(text, add_special_tokens=False)
 
+    def to_json(self) -> str:
+        """The whole tokenizer in the form of `tokenizer.json`, tokens added elsewhere included."""
+        text: str = self._fast.backend_tokenizer.to_str()
+        return text
+
     def vocabulary(self) -> dict[int, str]:
         """Every token by id, added ones included."""
         return {token_id: token for token, token_id in self._fast.get_vocab().items()}

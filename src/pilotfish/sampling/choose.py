@@ -1,32 +1,90 @@
-"""The target's own choice: the highest sum of score and noise. The one place where a faster kernel plugs in."""
+"""The target's own choice: the highest sum of score and noise.
 
-from collections.abc import Sequence
+Owns which of three ways is the cheapest: noise for a few candidates, the native kernel, or all noise in NumPy. They
+give the same token; the native kernel's double-precision logarithm may differ from NumPy's in its last bit.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from pilotfish.sampling.candidates import Candidates
 from pilotfish.sampling.noise import TOKENS_PER_BLOCK, gumbel, gumbel_at
 
+_FEW = 4096
+"""Noise for so many candidates costs less than one for a whole vocabulary of usual size."""
 
-def gumbel_argmax(scores: Float[Tensor, "row vocab"], seed: int, positions: Sequence[int]) -> list[int]:
-    """argmax over tokens of score + g(seed, position, token), per row, summed in float64; ties by lowest id.
+
+def choose(rows: Sequence[Candidates], seed: int, positions: Sequence[int]) -> list[int]:
+    """argmax over each row's candidates of score + g(seed, position, token), summed in float64; ties by lowest id.
 
     With scores that are a log law up to a constant, the choice is distributed by that law (Gumbel-max), and it is a
     function of law, seed and position alone.
 
     Args:
-        scores: float32; minus infinity where a token cannot be chosen.
+        rows: candidates of each row.
         positions: `[row]` the absolute position that each row chooses for.
     """
-    rows = scores.detach().cpu().numpy()
-    return [_choose(row, seed, position) for row, position in zip(rows, positions, strict=True)]
+    few = [place for place, row in enumerate(rows) if row.ids is not None and len(row.ids) <= _FEW]
+    chosen = dict(zip(few, _among_few([rows[i] for i in few], seed, [positions[i] for i in few]), strict=True))
+    for place, row in enumerate(rows):
+        if place not in chosen:
+            assert (row.scores > -np.inf).any(), "no token has a score: every logit is masked or not a number"
+            if row.ids is None:
+                chosen[place] = _kernel()(row.scores, seed, positions[place])
+            else:
+                chosen[place] = _among(row, seed, positions[place])
+    return [chosen[place] for place in range(len(rows))]
 
 
-def _choose(scores: np.ndarray, seed: int, position: int) -> int:
+def gumbel_argmax(scores: Float[Tensor, "row vocab"], seed: int, positions: Sequence[int]) -> list[int]:
+    """`choose` from whole rows of float32 scores."""
+    return choose([Candidates(None, row) for row in scores.detach().cpu().numpy()], seed, positions)
+
+
+def choose_by_numpy(scores: np.ndarray, seed: int, position: int) -> int:
+    """The choice from one whole row in plain NumPy: what the native kernel must equal."""
     support = np.flatnonzero(scores > -np.inf)
-    assert support.size, "no token has a score: every logit is masked or not a number"
     # A block of noise serves four tokens, so noise for the support alone pays below a quarter of the vocabulary.
     if support.size * TOKENS_PER_BLOCK < scores.size:
-        return int(support[np.argmax(scores[support] + gumbel_at(seed, position, support))])
+        return _among(Candidates(support, scores[support]), seed, position)
     return int(np.argmax(scores + gumbel(seed, position, scores.size)))
+
+
+def _among(row: Candidates, seed: int, position: int) -> int:
+    assert row.ids is not None, "noise by token needs the tokens"
+    return row.token(int(np.argmax(row.scores + gumbel_at(seed, position, row.ids))))
+
+
+def _among_few(rows: Sequence[Candidates], seed: int, positions: Sequence[int]) -> list[int]:
+    """The choices of rows with few candidates each: one call makes the noise of all of them."""
+    if not rows:
+        return []
+    ids = [row.ids for row in rows if row.ids is not None]
+    sizes = [len(own) for own in ids]
+    assert all(sizes), "no token has a score: every logit is masked or not a number"
+    noise = gumbel_at(seed, np.repeat(np.array(positions, dtype=np.int64), sizes), np.concatenate(ids))
+    noisy = np.concatenate([row.scores for row in rows]) + noise
+    ends = np.cumsum(sizes)
+    return [
+        row.token(int(np.argmax(noisy[end - size : end]))) for row, size, end in zip(rows, sizes, ends, strict=True)
+    ]
+
+
+@cache
+def _kernel() -> Callable[[Any, int, int], int]:
+    """The native kernel where the extension loads, NumPy elsewhere."""
+    try:
+        from pilotfish import _native
+    except ImportError:
+        return choose_by_numpy
+
+    def choose_natively(scores: Any, seed: int, position: int) -> int:
+        row = np.ascontiguousarray(scores, dtype=np.float32)[None]
+        return int(_native.gumbel_argmax(row, seed, np.array([position], dtype=np.int64))[0])
+
+    return choose_natively

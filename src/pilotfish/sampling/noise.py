@@ -51,6 +51,8 @@ class Stream(IntEnum):
     """The acceptance tests of the ratio rules."""
     RESAMPLE = 3
     """The residual or bonus token of the ratio rules."""
+    SAMPLE = 4
+    """Seeds of a prompt's further samples: counter (index, 0, 4, 0)."""
 
 
 def philox(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:
@@ -75,10 +77,18 @@ def gumbel(seed: int, position: int, vocab_size: int) -> NDArray[np.float64]:
     return _gumbel(_target_words(seed, position, blocks).reshape(-1)[:vocab_size])
 
 
-def gumbel_at(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """`[token]` the same noise as `gumbel`, bit for bit, of these tokens only."""
-    words = _target_words(seed, position, (tokens // TOKENS_PER_BLOCK).astype(np.uint64))
+def gumbel_at(seed: int, positions: int | NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """`[token]` the noise of `gumbel`, bit for bit, of these tokens only; one position for all, or one for each."""
+    words = _target_words(seed, positions, (tokens // TOKENS_PER_BLOCK).astype(np.uint64))
     return _gumbel(np.take_along_axis(words, (tokens % TOKENS_PER_BLOCK)[:, None], axis=-1)[:, 0])
+
+
+def derived_seed(seed: int, index: int) -> int:
+    """The seed of a prompt's sample: for sample 0 the seed itself, for others 53 bits of the `SAMPLE` stream."""
+    if index == 0:
+        return seed
+    high, low, _, _ = philox((index, 0, int(Stream.SAMPLE), 0), _key(seed))
+    return (high << 32 | low) >> 11
 
 
 def uniforms(seed: int, stream: Stream, nodes: Sequence[int], positions: Sequence[int], start: int) -> list[float]:
@@ -98,9 +108,9 @@ def _key(seed: int) -> tuple[int, int]:
     return seed & _MASK, seed >> 32
 
 
-def _target_words(seed: int, position: int, blocks: Words) -> Words:
+def _target_words(seed: int, positions: int | NDArray[np.int64], blocks: Words) -> Words:
     """`[block, 4]` output words of the `TARGET` stream."""
-    at, stream, start = (np.asarray(word, dtype=np.uint64) for word in (position, Stream.TARGET, 0))
+    at, stream, start = (np.asarray(word, dtype=np.uint64) for word in (positions, Stream.TARGET, 0))
     return np.stack(philox((blocks, at, stream, start), _key(seed)), axis=-1)
 
 

@@ -1,143 +1,165 @@
 """From logits to a law, in one documented order, for target and drafter alike.
 
-Owns the order and the arithmetic of each step. Knows no noise, no model and no draft. A step is a pure function of
-the row's own logits and prefix, and computes a row with the same bits whatever else is in the call: speculation turns
-one decode row into many, and must not be seen.
+Owns the order. Knows no noise, no model and no draft; each step's arithmetic is in its own file. A step is a pure
+function of the row's own logits and prefix, and computes a row with the same bits whatever else is in the call:
+speculation turns one decode row into many, and must not be seen.
 
-The order (ties everywhere: the lowest id stays or wins):
+The order (ties everywhere: the lowest id stays or wins; `docs/sampling.md` compares it with vLLM and transformers):
 
-| | step | what stays possible |
-|---|---|---|
-| 1 | temperature | all: `(logits - max) / temperature`; at 0 the most probable token alone, and 2 and 3 do nothing |
-| 2 | top_k | the k most probable tokens, exactly k of them |
-| 3 | top_p | the smallest set of most probable tokens whose mass after 1 and 2 reaches top_p, crossing token included |
+| | option | looks at | what it does |
+|---|---|---|---|
+| 1 | logit_bias | | adds to logits |
+| 2 | repetition_penalty | prompt, output | divides positive logits, multiplies negative ones |
+| 3 | frequency_penalty, presence_penalty | output | logit - frequency x count - presence |
+| 4 | logits_processors | whatever they like | the caller's own, in the order given |
+| 5 | allowed_token_ids, banned_token_ids | | mask |
+| 6 | bad_words | output | mask the token that would complete one |
+| 7 | no_repeat_ngram_size | prompt, output | masks the tokens that would complete a repeated n-gram |
+| 8 | min_tokens | output length | masks end tokens |
+| 9 | structured_outputs | output | masks what the grammar does not allow |
+| | | | where 4 to 9 leave nothing, the first end token stays |
+| 10 | top_k | | the k most probable tokens, exactly k of them |
+| 11 | temperature | | `(logits - max) / temperature`; at 0 the most probable token alone, without 10 and 12 to 14 |
+| 12 | top_p | | the smallest set of most probable tokens whose mass reaches top_p, crossing token included |
+| 13 | min_p | | tokens at least min_p times as probable as the most probable one |
+| 14 | typical_p | | the smallest set nearest to the entropy whose mass reaches typical_p, crossing token included |
 
+top_k and temperature commute, as dividing keeps the order; in this one, all that follows top_k touches k tokens only.
 Scores are log probabilities up to a constant per row, minus infinity where a token cannot be chosen.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
+from pilotfish.sampling.candidates import Candidates, softmax
+from pilotfish.sampling.grammar import GrammarConstraint
+from pilotfish.sampling.masks import AllowedTokens, BannedSequences, BannedTokens, DeadEnd, GrammarMask, NoRepeatNgram
 from pilotfish.sampling.params import SamplingParams
+from pilotfish.sampling.penalties import LogitBias, OutputPenalty, Processor, RepetitionPenalty
 from pilotfish.sampling.prefix import Prefix
+from pilotfish.sampling.step import Step, Truncation
+from pilotfish.sampling.truncation import Greedy, MinP, Temperature, TopK, TopP, TypicalP
 
-_DEPTHS = (6.0, 12.0, 24.0, float("inf"))
-"""How far below the best score top_p looks for its tokens, in nats, one after the other."""
-
-
-class Step(ABC):
-    """One option of the pipeline."""
-
-    @abstractmethod
-    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        """New float32 logits; the ones given stay as they are. Row i may depend on row i and `prefixes[i]` only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Greedy(Step):
-    """Temperature 0: 0 for the highest logit (ties: the lowest id), minus infinity for the rest."""
-
-    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        scores = torch.full_like(logits, -torch.inf)
-        return scores.scatter_(-1, logits.argmax(-1, keepdim=True), 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Temperature(Step):
-    """Divides the logits by a temperature above 0."""
-
-    temperature: float
-
-    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        # The maximum goes first, so that a tiny temperature sends the others to minus infinity and leaves the best at
-        # 0 instead of making inf - inf; one too small for float32 does the same without becoming 0 / 0.
-        divisor = max(self.temperature, torch.finfo(torch.float32).tiny)
-        return (logits - logits.amax(-1, keepdim=True)).div_(divisor)
-
-
-@dataclass(frozen=True, slots=True)
-class TopK(Step):
-    """Keeps the `k` highest logits of each row."""
-
-    k: int
-
-    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        if self.k >= logits.shape[-1]:
-            return logits
-        lowest_kept = logits.topk(self.k, dim=-1).values[:, -1:]
-        kept = logits.masked_fill(logits < lowest_kept, -torch.inf)
-        # `topk` breaks ties as it likes; where more than k share the last place, those with the highest ids go.
-        for row, count in enumerate((logits >= lowest_kept).sum(-1).tolist()):
-            if count > self.k:
-                tied = (logits[row] == lowest_kept[row]).nonzero()[:, 0]
-                kept[row, tied[self.k - count :]] = -torch.inf
-        return kept
-
-
-@dataclass(frozen=True, slots=True)
-class TopP(Step):
-    """Keeps the smallest set of highest probability whose mass reaches `mass`.
-
-    The mass is that of the float32 softmax, added up from the highest in float64. Where rounding leaves the whole
-    law short of `mass`, everything stays.
-    """
-
-    mass: float
-
-    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        probs = logits.softmax(-1)
-        kept = torch.full_like(logits, -torch.inf)
-        for row in range(logits.shape[0]):
-            tokens = self._nucleus(logits[row], probs[row])
-            kept[row, tokens] = logits[row, tokens]
-        return kept
-
-    def _nucleus(self, scores: Float[Tensor, "vocab"], probs: Float[Tensor, "vocab"]) -> Int64[Tensor, "token"]:
-        # Sorting the vocabulary would be the dearest thing in the pipeline. Most laws reach the mass within a few
-        # nats of the best token; looking deeper only adds tokens behind those already sorted.
-        highest = scores.amax()
-        for depth in _DEPTHS:
-            candidates = (scores >= highest - depth).nonzero()[:, 0]
-            tokens = candidates[scores[candidates].sort(descending=True, stable=True).indices]
-            reached = probs[tokens].cumsum(0, dtype=torch.float64) >= self.mass
-            if reached[-1]:
-                return tokens[: int(reached.int().argmax()) + 1]
-        return tokens
+__all__ = ["Pipeline", "Step", "Truncation", "build_pipeline"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The steps of one request, in order."""
+    """The steps of one request, in order; those that only look at scores come last."""
 
     steps: tuple[Step, ...]
 
+    def candidates(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> list[Candidates]:
+        """What each row may become, with the log law of it, up to a constant."""
+        assert len(prefixes) == logits.shape[0], "one prefix per row"
+        on_rows = [step for step in self.steps if not isinstance(step, Truncation)]
+        truncations = [step for step in self.steps if isinstance(step, Truncation)]
+        assert (*on_rows, *truncations) == self.steps, "truncations come last"
+        rows = logits.detach().to("cpu", torch.float32)
+        if on_rows:
+            rows = rows.clone(memory_format=torch.contiguous_format)
+            for step in on_rows:
+                rows = step.apply(rows, prefixes)
+        found = []
+        for row in rows.numpy():
+            own = Candidates(None, row)
+            for truncation in truncations:
+                own = truncation.candidates(own)
+            found.append(own)
+        return found
+
     def scores(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         """float32 log law of every row, up to a constant; minus infinity outside its support."""
-        assert len(prefixes) == logits.shape[0], "one prefix per row"
-        scores = logits.float()
-        for step in self.steps:
-            scores = step.apply(scores, prefixes)
-        return scores
+        scores = np.empty(tuple(logits.shape), dtype=np.float32)
+        for row, own in zip(scores, self.candidates(logits, prefixes), strict=True):
+            own.write(row)
+        return torch.from_numpy(scores)
 
     def laws(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         """float32 probabilities of every row: the softmax of its scores, exactly 0 outside its support."""
-        return self.scores(logits, prefixes).softmax(-1)
+        laws = np.zeros(tuple(logits.shape), dtype=np.float32)
+        for row, own in zip(laws, self.candidates(logits, prefixes), strict=True):
+            row[slice(None) if own.ids is None else own.ids] = softmax(own.scores)
+        return torch.from_numpy(laws)
 
 
-def build_pipeline(params: SamplingParams) -> Pipeline:
-    """The steps that `params` asks for; an option that is off has none."""
-    if params.greedy:
-        return Pipeline((Greedy(),))
+def build_pipeline(
+    params: SamplingParams,
+    *,
+    eos_ids: Sequence[int] = (),
+    bad_words: Sequence[Sequence[int]] = (),
+    constraint: GrammarConstraint | None = None,
+) -> Pipeline:
+    """The steps that `params` asks for; an option that is off has none.
+
+    Args:
+        eos_ids: the model's end-of-sequence ids.
+        bad_words: the token sequences of `params.bad_words`.
+        constraint: of `params.structured_outputs`.
+    """
+    return Pipeline((*_changes(params), *_masks(params, eos_ids, bad_words, constraint), *_truncations(params)))
+
+
+def end_ids(params: SamplingParams, eos_ids: Sequence[int]) -> tuple[int, ...]:
+    """The tokens that end the request, those of the model first."""
+    return (*(() if params.ignore_eos else eos_ids), *params.stop_token_ids)
+
+
+def _changes(params: SamplingParams) -> list[Step]:
     steps: list[Step] = []
-    if params.temperature != 1:
-        steps.append(Temperature(params.temperature))
+    if params.logit_bias:
+        steps.append(LogitBias(params.logit_bias))
+    if params.repetition_penalty != 1:
+        steps.append(RepetitionPenalty(params.repetition_penalty))
+    if params.frequency_penalty != 0 or params.presence_penalty != 0:
+        steps.append(OutputPenalty(params.frequency_penalty, params.presence_penalty))
+    steps.extend(Processor(function) for function in params.logits_processors)
+    return steps
+
+
+def _masks(
+    params: SamplingParams,
+    eos_ids: Sequence[int],
+    bad_words: Sequence[Sequence[int]],
+    constraint: GrammarConstraint | None,
+) -> list[Step]:
+    steps: list[Step] = []
+    if params.allowed_token_ids is not None:
+        steps.append(AllowedTokens(params.allowed_token_ids))
+    if params.banned_token_ids:
+        steps.append(BannedTokens(params.banned_token_ids))
+    if bad_words:
+        steps.append(BannedSequences(bad_words))
+    if params.no_repeat_ngram_size > 0:
+        steps.append(NoRepeatNgram(params.no_repeat_ngram_size))
+    ends = end_ids(params, eos_ids)
+    if params.min_tokens > 0 and ends:
+        steps.append(BannedTokens(ends, until=params.min_tokens))
+    if constraint is not None:
+        steps.append(GrammarMask(constraint))
+    last_resort = (*ends, *eos_ids)
+    if (steps or params.logits_processors) and last_resort:
+        steps.append(DeadEnd(last_resort[0]))
+    return steps
+
+
+def _truncations(params: SamplingParams) -> list[Step]:
+    if params.greedy:
+        return [Greedy()]
+    steps: list[Step] = []
     if params.top_k > 0:
         steps.append(TopK(params.top_k))
+    if params.temperature != 1:
+        steps.append(Temperature(params.temperature))
     if params.top_p < 1:
         steps.append(TopP(params.top_p))
-    return Pipeline(tuple(steps))
+    if params.min_p > 0:
+        steps.append(MinP(params.min_p))
+    if params.typical_p < 1:
+        steps.append(TypicalP(params.typical_p))
+    return steps

@@ -11,7 +11,9 @@ import torch
 from jaxtyping import Float, Float32, Float64
 from torch import Tensor
 
-from pilotfish.sampling.choose import gumbel_argmax
+from pilotfish.sampling.choose import choose
+from pilotfish.sampling.grammar import Grammar, GrammarConstraint
+from pilotfish.sampling.logprobs import TokenLogprobs, token_logprobs
 from pilotfish.sampling.noise import Stream, uniforms
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.pipeline import build_pipeline
@@ -22,20 +24,33 @@ class Sampler:
     """Laws, choices and random numbers of one request.
 
     Logits may be padded: only the first `vocab_size` columns count, so that an id above the real vocabulary can be
-    neither chosen nor drafted.
+    neither chosen nor drafted. What a sampler remembers is a function of the committed tokens; no call changes the
+    result of another.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        *,
+        eos_ids: Sequence[int] = (),
+        bad_words: Sequence[Sequence[int]] = (),
+        grammar: Grammar | None = None,
+    ) -> None:
         """
         Args:
             params: with its seed decided.
             vocab_size: token ids of the tokenizer, without padding.
+            eos_ids: the model's end-of-sequence ids, for `min_tokens` and where nothing else is possible.
+            bad_words: the token sequences that `params.bad_words` stands for.
+            grammar: the compiled `params.structured_outputs`.
         """
         assert params.seed is not None, "a sampler needs a seed: params.with_seed(fresh_seed())"
         self.params = params
         self.seed: int = params.seed
         self.vocab_size = vocab_size
-        self.pipeline = build_pipeline(params)
+        self.constraint = GrammarConstraint(grammar) if grammar is not None else None
+        self.pipeline = build_pipeline(params, eos_ids=eos_ids, bad_words=bad_words, constraint=self.constraint)
 
     def choices(self, logits: Float[Tensor, "row padded_vocab"], prefixes: Sequence[Prefix]) -> list[int]:
         """The choice of each row at its prefix's position: argmax(scores + noise), plain argmax at temperature 0.
@@ -43,10 +58,10 @@ class Sampler:
         A drafter that asks for its choices from its own logits draws with the target's noise: it agrees as often as
         the two laws allow.
         """
-        scores = self.pipeline.scores(self._real(logits), prefixes)
+        candidates = self.pipeline.candidates(self._real(logits), prefixes)
         if self.params.greedy:
-            return [int(token) for token in scores.argmax(-1).tolist()]
-        return gumbel_argmax(scores, self.seed, [prefix.position for prefix in prefixes])
+            return [own.token(int(own.scores.argmax())) for own in candidates]
+        return choose(candidates, self.seed, [prefix.position for prefix in prefixes])
 
     def laws(
         self, logits: Float[Tensor, "row padded_vocab"], prefixes: Sequence[Prefix]
@@ -54,10 +69,19 @@ class Sampler:
         """The final law of each row, over the real vocabulary."""
         return self.pipeline.laws(self._real(logits), prefixes)
 
-    def logprobs(self, logits: Float[Tensor, "row padded_vocab"], tokens: Sequence[int]) -> Float32[Tensor, "row"]:
-        """Log probability of one token per row under the unprocessed law over the real vocabulary."""
-        index = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
-        return self._real(logits).float().log_softmax(-1).gather(-1, index[:, None])[:, 0]
+    def raw_logprobs(
+        self, logits: Float[Tensor, "row padded_vocab"], tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs]:
+        """Log probabilities of one token per row and of the `count` most probable, before any option has acted."""
+        rows = self._real(logits).detach().to("cpu", torch.float32).numpy()
+        return [token_logprobs(row, token, count) for row, token in zip(rows, tokens, strict=True)]
+
+    def processed_logprobs(
+        self, logits: Float[Tensor, "row padded_vocab"], prefixes: Sequence[Prefix], tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs]:
+        """Log probabilities of one token per row and of the `count` most probable, under the final law."""
+        rows = self.pipeline.scores(self._real(logits), prefixes).numpy()
+        return [token_logprobs(row, token, count) for row, token in zip(rows, tokens, strict=True)]
 
     def draw(self, law: Float[Tensor, "vocab"], position: int, start: int, node: int = 0) -> int:
         """A drafted token from exactly `law` (divided by its sum), by inversion in float64 with the `DRAFT` stream.

@@ -1,0 +1,106 @@
+"""What a round verifies for each request: the drafter's proposal, made fit for the request's grammar.
+
+Owns the place around the drafter. Drafters do not know grammars: what they propose is cut where the grammar forbids
+it, and goes on with the tokens that the grammar forces. Knows no target and no rule.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pilotfish.drafters.base import Drafter, DraftJob
+from pilotfish.engine.request import Request
+from pilotfish.sampling.grammar import GrammarConstraint
+from pilotfish.sampling.prefix import Prefix
+from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A draft to verify.
+
+    Attributes:
+        draft: what the target looks at.
+        drafter_nodes: for each node its number in the drafter's own draft; `None` for a token that the grammar forces.
+    """
+
+    draft: Draft
+    drafter_nodes: tuple[int | None, ...]
+
+    def drafter_path(self, path: Sequence[int]) -> tuple[int, ...]:
+        """A path of accepted nodes in the drafter's own numbers, forced tokens left out."""
+        nodes = (self.drafter_nodes[node] for node in path)
+        return tuple(node for node in nodes if node is not None)
+
+
+NOTHING = Proposal(EMPTY_DRAFT, ())
+
+
+def propose(requests: Sequence[Request], drafter: Drafter | None, coupled: bool) -> Mapping[int, Proposal]:
+    """One proposal per request, by key; all of them at their pending token.
+
+    Args:
+        coupled: the rule is `match`, so drafters may draw with the target's noise.
+    """
+    willing = [request for request in requests if drafter is not None and request.draft_budget > 0]
+    jobs = [
+        DraftJob(
+            request.key,
+            request.tokens,
+            request.prompt_length,
+            request.draft_budget,
+            request.sampler,
+            coupled,
+            sequence=request.sequence,
+        )
+        for request in willing
+        # Where the grammar leaves no choice for a whole draft, the drafter has nothing to add.
+        if len(_forced(request, ())) < request.draft_budget
+    ]
+    drafts = {request.key: EMPTY_DRAFT for request in willing}
+    if drafter is not None and jobs:
+        drafts.update(zip((job.request for job in jobs), drafter.propose(jobs), strict=True))
+    return {request.key: _fitted(request, drafts[request.key]) for request in willing}
+
+
+def _fitted(request: Request, draft: Draft) -> Proposal:
+    constraint = request.sampler.constraint
+    # A sampled draft stays as it was drawn: to cut it by what was drawn would change the law of the output (a ratio
+    # rule rejects an impossible token by itself, and draws the residual). Its drafter drew under the grammar anyway.
+    if constraint is None or draft.probs is not None:
+        return Proposal(draft, tuple(range(len(draft))))
+    fitted = _legal(request, draft, constraint)
+    return _extended(request, fitted) if fitted.draft.is_chain else fitted
+
+
+def _legal(request: Request, draft: Draft, constraint: GrammarConstraint) -> Proposal:
+    """The draft without what the grammar forbids, and without what hangs from that."""
+    prefixes = request.prefixes(draft)[1:]
+    if all(constraint.allows(prefix) for prefix in prefixes):
+        return Proposal(draft, tuple(range(len(draft))))
+    numbers = {ROOT: ROOT}
+    tokens: list[int] = []
+    parents: list[int] = []
+    for node, (prefix, parent) in enumerate(zip(prefixes, draft.parents, strict=True)):
+        if parent in numbers and constraint.allows(prefix):
+            numbers[node] = len(tokens)
+            tokens.append(draft.tokens[node])
+            parents.append(numbers[parent])
+    del numbers[ROOT]
+    # Rows that were run ahead may be others now: they are run again.
+    return Proposal(Draft(tuple(tokens), tuple(parents)), tuple(numbers))
+
+
+def _extended(request: Request, proposal: Proposal) -> Proposal:
+    """A chain and what the grammar forces after it: certain tokens, for which the draft length is no limit."""
+    tokens = proposal.draft.tokens
+    room = request.ending.budget - 1 - len(tokens)
+    forced = _forced(request, tokens)[: max(0, room)]
+    if not forced:
+        return proposal
+    draft = Draft.chain((*tokens, *forced), partial=proposal.draft.partial)
+    return Proposal(draft, (*proposal.drafter_nodes, *[None] * len(forced)))
+
+
+def _forced(request: Request, path: tuple[int, ...]) -> list[int]:
+    constraint = request.sampler.constraint
+    return [] if constraint is None else constraint.forced(Prefix(request.tokens, request.prompt_length, path))

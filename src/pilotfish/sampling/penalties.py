@@ -1,0 +1,116 @@
+"""Options that change logits: bias, penalties for tokens that came before, the caller's own processors.
+
+Penalties count the committed tokens once as they come (`history.py`) and the drafted ones on a row's path for that
+row. A token's new logit is computed from its whole count in one way, whether it was committed or drafted, so that a
+row has the same bits under speculation as in plain decoding.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pilotfish.errors import SamplingParamsError
+from pilotfish.sampling.candidates import Scores
+from pilotfish.sampling.history import TokenCounts
+from pilotfish.sampling.params import LogitsProcessor
+from pilotfish.sampling.prefix import Prefix
+from pilotfish.sampling.step import Step
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class LogitBias(Step):
+    """Adds a bias to the logits of some tokens."""
+
+    def __init__(self, biases: Mapping[int, float]) -> None:
+        self._ids = np.array(list(biases), dtype=np.int64)
+        # Below the range of float32 a bias could make an infinity, and that is a mask, not a bias.
+        self._values = np.clip(np.array(list(biases.values())), -_LARGEST / 4, _LARGEST / 4).astype(np.float32)
+
+    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
+        logits.numpy()[:, self._ids] += self._values
+        return logits
+
+
+class _CountPenalty(Step):
+    """Changes the logit of each token that occurred, by its count."""
+
+    def __init__(self, *, with_prompt: bool) -> None:
+        self._memory = TokenCounts(with_prompt=with_prompt)
+
+    @abstractmethod
+    def penalised(self, logits: Scores, counts: Scores) -> Scores:
+        """New logits of tokens with these counts, elementwise."""
+
+    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
+        if not prefixes:
+            return logits
+        rows = logits.numpy()
+        for prefix in prefixes:
+            self._memory.follow(prefix)
+            assert prefix.committed is prefixes[0].committed, "the rows of one call belong to one request"
+        ids, counts = self._memory.ids, self._memory.values
+        for row, prefix in zip(rows, prefixes, strict=True):
+            drafted = self._drafted(row, prefix)
+            row[ids] = self.penalised(row[ids], counts)
+            if drafted is not None:
+                row[drafted[0]] = drafted[1]
+        return logits
+
+    def _drafted(self, row: Scores, prefix: Prefix) -> tuple[list[int], Scores] | None:
+        """Tokens on the row's path and their new logits."""
+        if not prefix.path:
+            return None
+        tokens = list(dict.fromkeys(prefix.path))
+        known = self._memory.counts
+        counts = np.array([known.get(token, 0) + prefix.path.count(token) for token in tokens], dtype=np.float32)
+        return tokens, self.penalised(row[tokens], counts)
+
+
+class RepetitionPenalty(_CountPenalty):
+    """Divides positive logits of tokens in prompt and output by the penalty and multiplies negative ones.
+
+    After Keskar et al., CTRL (https://arxiv.org/abs/1909.05858).
+    """
+
+    def __init__(self, penalty: float) -> None:
+        super().__init__(with_prompt=True)
+        self._penalty = np.float32(penalty)
+
+    def penalised(self, logits: Scores, counts: Scores) -> Scores:
+        return np.where(logits > 0, logits / self._penalty, logits * self._penalty)
+
+
+class OutputPenalty(_CountPenalty):
+    """Takes from the logits of tokens in the output: frequency penalty times count, and presence penalty."""
+
+    def __init__(self, frequency: float, presence: float) -> None:
+        super().__init__(with_prompt=False)
+        self._frequency = np.float32(frequency)
+        self._presence = np.float32(presence)
+
+    def penalised(self, logits: Scores, counts: Scores) -> Scores:
+        return logits - self._frequency * counts - self._presence
+
+
+class Processor(Step):
+    """A caller's own function on prefix and logits. What is not a number in its result counts as impossible."""
+
+    def __init__(self, function: LogitsProcessor) -> None:
+        self._function = function
+
+    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
+        for row, prefix in enumerate(prefixes):
+            changed = self._function(prefix, logits[row].clone())
+            if not isinstance(changed, Tensor) or changed.shape != logits[row].shape:
+                got = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+                raise SamplingParamsError(
+                    f"logits_processors: {self._function!r} returned {got}; expected a tensor of shape "
+                    f"{tuple(logits[row].shape)}, the logits it was given or new ones"
+                )
+            logits[row] = torch.nan_to_num(changed.float(), nan=-torch.inf, posinf=_LARGEST, neginf=-torch.inf)
+        return logits
