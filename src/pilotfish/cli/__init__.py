@@ -15,6 +15,7 @@ from pilotfish.cli.demo import demo
 from pilotfish.cli.doctor import doctor
 from pilotfish.cli.generate import generate
 from pilotfish.cli.models import models
+from pilotfish.cli.tune import tune
 from pilotfish.errors import PilotfishError
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app.command()(generate)
 app.command()(chat)
 app.command()(demo)
 app.command()(doctor)
+app.command()(tune)
 app.command()(audit)
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")

@@ -110,7 +110,7 @@ def speed(
     asked = select(built_in() if questions is None else load_questions(questions), limit=limit, first_turn=first_turn)
     facts = header(model, config, asked, settings, executor=executor, weights=weights, threads=threads)
     with PartialResults(resume, facts) as results:
-        llm = options.load_llm(model, None, executor=executor, weights=weights, threads=threads)
+        llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads)
         with progress_bar("requests") as progress:
             result = measure_speed(llm, config, asked, settings, results, progress=progress)
     report = {**result.as_dict(), "settings": facts, **provenance(seed)}
@@ -143,7 +143,8 @@ def progress_bar(unit: str) -> Iterator[Callable[[float, float], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(unit, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
@@ -158,7 +159,8 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any
         table.add_column(heading, justify="right" if place else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(str, row))
-    Console(highlight=False).print(table)
+    # Where nobody looks at a screen, lines are not folded to the width of one.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 250).print(table)
 
 
 def _counts(text: str) -> tuple[int, ...]:

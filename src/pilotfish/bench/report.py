@@ -1,0 +1,204 @@
+"""Reports of `pilotfish bench speed`: a Markdown table, and one HTML page that needs nothing else.
+
+Owns how figures look. Reads the object that `--json` prints, so that a report can be made again from it, and computes
+nothing that is not in there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from pilotfish.bench.plots import bars, lines
+
+HEADINGS = (
+    "category",
+    "requests",
+    "plain tokens/s",
+    "speculative tokens/s",
+    "speedup",
+    "repeats",
+    "end to end",
+    "mean acceptance length",
+    "acceptance by position",
+    "draft / verify / rest",
+    "first token, plain / speculative",
+    "ids",
+)
+POSITIONS = 6
+"""Acceptance is shown for this many positions at most; all of them are in the JSON."""
+
+_STYLE = """
+:root { --back: #fff; --ink: #1b1f24; --faint: #d6dbe1; --first: #8a94a0; --second: #0a6ebd; --third: #c2570c;
+  --fourth: #2c8a4b; --fifth: #8a3ffc; --sixth: #b8860b; }
+@media (prefers-color-scheme: dark) { :root { --back: #14171b; --ink: #e4e8ec; --faint: #363c44; --first: #7b8794;
+  --second: #4aa8f0; --third: #f08a4b; --fourth: #55c07a; --fifth: #b48cff; --sixth: #e0b84c; } }
+body { background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 1100px;
+  margin: 2rem auto; padding: 0 1rem; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--faint); }
+th { vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
+tr.overall td { font-weight: 600; } svg { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
+svg text { fill: var(--ink); font-size: 12px; } svg text.title { font-size: 14px; font-weight: 600; }
+svg .grid { stroke: var(--faint); } dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; overflow-wrap: anywhere; }
+"""
+
+
+def summary_line(figures: Mapping[str, Any]) -> str:
+    """One sentence: both speeds, their ratio, and whether the ids agree."""
+    same = "all token ids identical" if figures["identical"] else f"ids differ in {len(figures['different'])} answers"
+    return (
+        f"{_number(figures['plain_tokens_per_second'], '.1f')} tokens/s plain, "
+        f"{_number(figures['speculative_tokens_per_second'], '.1f')} tokens/s speculative: "
+        f"{_number(figures['speedup'], '.2f')}x, {same}"
+    )
+
+
+def table_rows(temperature: Mapping[str, Any]) -> Iterator[list[str]]:
+    """The table of one temperature, `HEADINGS` left out: the categories, then all of them together."""
+    for category, figures in temperature["categories"].items():
+        yield _row(category, figures)
+    yield _row("overall", temperature["overall"])
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """The whole report as Markdown: a table per temperature, then where the figures come from."""
+    parts = ["# Plain and speculative decoding", ""]
+    for temperature in report["temperatures"]:
+        parts += [f"## Temperature {temperature['temperature']:g}", "", summary_line(temperature["overall"]) + ".", ""]
+        parts += _markdown_table(HEADINGS, list(table_rows(temperature)))
+        if temperature["skipped"]:
+            parts += ["", f"Left out, as they do not fit the context: {_skipped(temperature)}."]
+        parts.append("")
+    parts += [NOTE, ""]
+    parts += [f"- {name}: {value}" for name, value in _facts(report)]
+    return "\n".join(parts) + "\n"
+
+
+def html(report: Mapping[str, Any]) -> str:
+    """The whole report as one page with plots; it loads nothing."""
+    parts = ["<h1>Plain and speculative decoding</h1>"]
+    for temperature in report["temperatures"]:
+        parts.append(f"<h2>Temperature {temperature['temperature']:g}</h2>")
+        parts.append(f"<p>{escape(summary_line(temperature['overall']))}.</p>")
+        parts.append(_html_table(HEADINGS, list(table_rows(temperature))))
+        if temperature["skipped"]:
+            parts.append(f"<p>Left out, as they do not fit the context: {escape(_skipped(temperature))}.</p>")
+        parts.append(_speed_plot(temperature))
+        parts.append(_acceptance_plot(temperature))
+    if report["pass_costs"]:
+        parts.append("<h2>What a pass costs</h2>")
+        parts.append(_cost_plot(report["pass_costs"]))
+    parts.append(f"<p>{escape(NOTE)}</p><h2>Where the figures come from</h2><dl>")
+    parts.extend(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in _facts(report))
+    parts.append("</dl>")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Plain and speculative decoding</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>'
+        f"{''.join(parts)}</body></html>\n"
+    )
+
+
+NOTE = (
+    "Speeds are all tokens over all seconds after the first delivery; end to end counts the reading of the prompt too. "
+    "Both sides count delivered token ids with one clock. Acceptance by position is the share of drafts of at least "
+    "that length whose token there was delivered. Each request ran on both sides, one right after the other and by "
+    "turns first, with fresh drafters."
+)
+
+
+def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
+    plain, speculative = figures["plain"], figures["speculative"]
+    acceptance = figures["acceptance_by_position"]
+    shown = " ".join(f"{share:.2f}" for share in acceptance[:POSITIONS]) + (" …" if acceptance[POSITIONS:] else "")
+    repeats = [value for value in figures["speedup_by_repeat"] if value is not None]
+    return [
+        name,
+        str(plain["requests"]),
+        _number(plain["tokens_per_second"], ".1f"),
+        _number(speculative["tokens_per_second"], ".1f"),
+        _number(figures["speedup"], ".2f") + "x",
+        f"{min(repeats):.2f} to {max(repeats):.2f}" if len(repeats) > 1 else "one",
+        _number(figures["end_to_end_speedup"], ".2f") + "x",
+        _number(figures["tokens_per_round"], ".2f"),
+        shown or "nothing drafted",
+        time_split(speculative),
+        f"{_number(plain['time_to_first_token'], '.3f')} / {_number(speculative['time_to_first_token'], '.3f')} s",
+        "identical" if figures["identical"] else f"{len(figures['different'])} differ",
+    ]
+
+
+def time_split(totals: Mapping[str, Any]) -> str:
+    """Shares of the decoding time: drafter, target's passes, everything else."""
+    whole = totals["draft_seconds"] + totals["verify_seconds"] + totals["rest_seconds"]
+    if not whole:
+        return "nothing decoded"
+    return " / ".join(f"{totals[f'{part}_seconds'] / whole:.1%}" for part in ("draft", "verify", "rest"))
+
+
+def _speed_plot(temperature: Mapping[str, Any]) -> str:
+    rows = {**temperature["categories"], "overall": temperature["overall"]}
+    series = {
+        side: [figures[side]["tokens_per_second"] or 0.0 for figures in rows.values()]
+        for side in ("plain", "speculative")
+    }
+    return bars("Speed by category", "tokens/s", list(rows), series)
+
+
+def _acceptance_plot(temperature: Mapping[str, Any]) -> str:
+    """Overall and the categories at both ends; a line for each of a dozen categories would not be read."""
+    overall = temperature["overall"]["acceptance_by_position"]
+    if not overall:
+        return ""
+    by_rate = sorted(
+        (name for name, figures in temperature["categories"].items() if figures["acceptance_by_position"]),
+        key=lambda name: temperature["categories"][name]["tokens_per_round"],
+    )
+    shown = {"overall": overall}
+    for name in dict.fromkeys((by_rate[-1], by_rate[0])):
+        shown[name] = temperature["categories"][name]["acceptance_by_position"]
+    series = {name: [(1.0 + place, share) for place, share in enumerate(shares)] for name, shares in shown.items()}
+    return lines("Acceptance by position", "share", "position in the draft", series)
+
+
+def _cost_plot(costs: Mapping[str, Any]) -> str:
+    passes = sorted(costs["passes"], key=lambda each: each["rows"])
+    series = {"measured": [(each["rows"] - 1.0, each["seconds"] * 1e3) for each in passes]}
+    if all(each["roofline_seconds"] is not None for each in passes):
+        series["roofline"] = [(each["rows"] - 1.0, each["roofline_seconds"] * 1e3) for each in passes]
+    title = f"Cost of a pass against draft length, after {costs['context']} tokens"
+    return lines(title, "ms", "drafted tokens verified in the pass", series)
+
+
+def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("command", "commit", "date", "seed"):
+        yield name, str(report[name])
+    for group in ("settings", "versions", "hardware"):
+        yield group, ", ".join(f"{name} {value}" for name, value in report[group].items())
+
+
+def _skipped(temperature: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"question {each['question_id']} from turn {each['turn'] + 1} ({each['prompt_tokens']} tokens)"
+        for each in temperature["skipped"]
+    )
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    rule = ["---", *["---:"] * (len(headings) - 1)]
+    return [f"| {' | '.join(row)} |" for row in (headings, rule, *escaped)]
+
+
+def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join(
+        f"<tr{' class=overall' if row[0] == 'overall' else ''}>"
+        + "".join(f"<td>{escape(c)}</td>" for c in row)
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
