@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from benchmarks.peers.llama_cpp import LlamaCpp
 from pilotfish.models.catalogue import pull
 from pilotfish.models.machine import Machine, versions
 
-ROWS = (1, 2, 4, 8, 16)
 CONTEXT = 256
 GENERATED = 16
 PROMPT = 512
@@ -44,10 +43,10 @@ def theirs(weights: str) -> str:
     return f"llama.cpp {GGUF_TYPES[weights]}"
 
 
-def runner(module: str, *arguments: object, environment: dict[str, str], threads: int) -> Result:
+def runner(module: str, *arguments: object, rows: Sequence[int], environment: dict[str, str], threads: int) -> Result:
     """One of the Python runners in a process of its own. Rows stand at the same mean context as llama.cpp's."""
     command = [sys.executable, "-m", f"benchmarks.peers.{module}", *map(str, arguments)]
-    command += ["--rows", ",".join(map(str, ROWS)), "--context", str(CONTEXT + GENERATED // 2)]
+    command += ["--rows", ",".join(map(str, rows)), "--context", str(CONTEXT + GENERATED // 2)]
     command += ["--prompt", str(PROMPT), "--threads", str(threads)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
@@ -67,11 +66,12 @@ def prepare(source: Path, work: Path) -> tuple[dict[str, Path], Path]:
     return files, directory
 
 
-def measure(arguments: argparse.Namespace, work: Path) -> list[dict[str, Result]]:
+def measure(arguments: argparse.Namespace, work: Path) -> Iterator[dict[str, Result]]:
+    """The figures of every engine, round by round."""
     files, directory = prepare(Path(arguments.model) if arguments.model else pull(MODEL), work)
     # The files made here are nobody's models: their tokenizers and checksums stay out of the user's cache.
     environment = {**os.environ, "PILOTFISH_CACHE": str(work / "cache"), "HF_HUB_OFFLINE": "1"}
-    threads = arguments.threads
+    threads, rows = arguments.threads, arguments.rows
     with tempfile.TemporaryDirectory() as libraries:
         llama = LlamaCpp(Path(arguments.llama_bin), Path(libraries))
         turns = {}
@@ -79,15 +79,17 @@ def measure(arguments: argparse.Namespace, work: Path) -> list[dict[str, Result]
             turns[ours(weights)] = lambda path=path, weights=weights: runner(
                 "pilotfish_runner",
                 *(path, "--weights", weights, "--isa", arguments.isa),
+                rows=rows,
                 environment=environment,
                 threads=threads,
             )
             turns[theirs(weights)] = lambda path=path: llama.measure(
-                path, rows=ROWS, context=CONTEXT, generated=GENERATED, prompt=PROMPT, threads=threads
+                path, rows=rows, context=CONTEXT, generated=GENERATED, prompt=PROMPT, threads=threads
             )
-        turns[TRANSFORMERS] = lambda: runner("transformers_runner", directory, environment=environment, threads=threads)
+        turns[TRANSFORMERS] = lambda: runner(
+            "transformers_runner", directory, rows=rows, environment=environment, threads=threads
+        )
         arguments.llama_version = llama.version()
-        rounds = []
         order = list(turns)
         for number in range(arguments.rounds):
             results = {}
@@ -95,21 +97,20 @@ def measure(arguments: argparse.Namespace, work: Path) -> list[dict[str, Result]
                 started = time.perf_counter()
                 results[name] = turns[name]()
                 sys.stderr.write(f"round {number + 1}: {name}, {time.perf_counter() - started:.1f} s\n")
-            rounds.append(results)
+            yield results
             order.reverse()
-    return rounds
 
 
 def figure(result: Result, what: str) -> float:
     return result["prompt_seconds"] if what == "prompt" else result["passes"][what]
 
 
-def summary(rounds: Sequence[dict[str, Result]]) -> list[Result]:
+def summary(rounds: Sequence[dict[str, Result]], rows: Sequence[int]) -> list[Result]:
     """Medians, and how many times as fast ours is as each peer it can be compared with."""
     lines = []
     for weights in GGUF_TYPES:
         for peer in (theirs(weights), TRANSFORMERS):
-            for what in (*map(str, ROWS), "prompt"):
+            for what in (*map(str, rows), "prompt"):
                 pairs = [(figure(each[ours(weights)], what), figure(each[peer], what)) for each in rounds]
                 ratios = sorted(their / our for our, their in pairs)
                 lines.append(
@@ -152,29 +153,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--isa", default="auto", help="instruction set of our kernels")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--work", type=Path, help="keeps the model files here for the next run")
-    parser.add_argument("--output", type=Path, help="writes all figures here as JSON")
+    parser.add_argument("--output", type=Path, help="writes all figures here as JSON, after every round")
     arguments = parser.parse_args()
+    record: Result = {
+        "command": f"python -m benchmarks.peers.compare --llama-bin DIRECTORY --rounds {arguments.rounds} "
+        f"--threads {arguments.threads} --isa {arguments.isa} --rows {' '.join(map(str, arguments.rows))}",
+        "commit": git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(git("status", "--porcelain", "--untracked-files=no")),
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": asdict(Machine.here()),
+        "context": CONTEXT,
+        "rounds": [],
+    }
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
-        rounds = measure(arguments, work)
-    lines = summary(rounds)
-    print_table(lines)
-    if arguments.output:
-        record = {
-            "command": f"python -m benchmarks.peers.compare --llama-bin DIRECTORY --rounds {arguments.rounds} "
-            f"--threads {arguments.threads} --isa {arguments.isa}",
-            "commit": git("rev-parse", "HEAD"),
-            "uncommitted_changes": bool(git("status", "--porcelain", "--untracked-files=no")),
-            "date": time.strftime("%Y-%m-%d"),
-            "versions": {**versions(), "llama.cpp": arguments.llama_version},
-            "hardware": asdict(Machine.here()),
-            "context": CONTEXT,
-            "summary": lines,
-            "rounds": rounds,
-        }
-        arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        for results in measure(arguments, work):
+            record["rounds"].append(results)
+            record["versions"] = {**versions(), "llama.cpp": arguments.llama_version}
+            record["summary"] = summary(record["rounds"], arguments.rows)
+            if arguments.output:
+                arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print_table(record["summary"])
 
 
 if __name__ == "__main__":
