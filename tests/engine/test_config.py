@@ -27,12 +27,32 @@ def test_method_takes_its_own_keys(mapping):
     assert all(getattr(config, key) == value for key, value in mapping.items())
 
 
+def test_auto_is_the_model_free_drafters_under_one_rule():
+    auto = SpeculativeConfig.parse("auto")
+    assert [member.method for member in auto.drafters] == ["suffix", "recycle", "ngram"]
+    chosen = SpeculativeConfig.parse(
+        {"method": "auto", "drafters": ["ngram", {"method": "suffix"}], "verification": "block"}
+    )
+    assert [(member.method, member.verification) for member in chosen.drafters] == [
+        ("ngram", "block"),
+        ("suffix", "block"),
+    ]
+    assert SpeculativeConfig.parse(None) is None
+    assert SpeculativeConfig.parse(auto) is auto
+
+
+@pytest.mark.parametrize("given", ["ngram", 3, [1]])
+def test_what_is_no_configuration_is_refused(given):
+    with pytest.raises(SpeculativeConfigError, match="expected a dictionary, 'auto' or None"):
+        SpeculativeConfig.parse(given)
+
+
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
         ({"method": "ngram", "num_speculative_token": 3}, "did you mean 'num_speculative_tokens'"),
         ({}, "method is missing"),
-        ({"method": "magic"}, "expected one of draft_model, ngram"),
+        ({"method": "magic"}, "expected one of auto, draft_model, ngram"),
         ({"method": "ngram", "num_speculative_tokens": -1}, "num_speculative_tokens=-1"),
         ({"method": "ngram", "num_speculative_tokens": 2.5}, "num_speculative_tokens=2.5"),
         ({"method": "ngram", "num_speculative_tokens": True}, "num_speculative_tokens=True"),
@@ -40,6 +60,14 @@ def test_method_takes_its_own_keys(mapping):
         ({"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 4}, "above prompt_lookup_max"),
         ({"method": "ngram", "verification": "hope"}, "expected one of match, rejection, block, traversal"),
         ({"method": "draft_model"}, "needs model"),
+        ({"method": "auto", "drafters": []}, "expected a list of configurations"),
+        ({"method": "auto", "drafters": "ngram"}, "expected a list of configurations"),
+        ({"method": "auto", "drafters": [3]}, "expected the configuration of one drafter"),
+        ({"method": "auto", "drafters": ["auto"]}, "expected the configuration of one drafter"),
+        ({"method": "auto", "drafters": [{"method": "magic"}]}, "method='magic'"),
+        ({"method": "auto", "drafters": [{"method": "ngram", "num_speculative_tokens": 2}]}, "belongs to the whole"),
+        ({"method": "ngram", "drafters": ["ngram"]}, "only used by method='auto'"),
+        ({"method": "ngram", "num_speculative_tokens": "many"}, "expected 'auto' or an integer of at least 0"),
         ({"method": "ngram", "model": "x"}, "only used by method='draft_model'"),
         ({"method": "ngram", "tree_width": 2}, "tree_width=2 is only used by method='suffix' or 'recycle' or 'eagle'"),
         ({"method": "suffix", "exit_layer": 2}, "exit_layer=2 is only used by method='early_exit'"),

@@ -33,7 +33,7 @@ def draft_directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(directory):
-    return LLM(directory)
+    return LLM(directory, speculative_config=None)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ def chat(
     executor: options.ExecutorName = "auto",
     weights: options.Weights = "auto",
     threads: options.Threads = None,
+    recalibrate: options.Recalibrate = False,
 ) -> None:
     """Talk to the model. An empty line or end of input ends the conversation."""
     params = options.sampling_params(
@@ -39,7 +40,7 @@ def chat(
         num_speculative_tokens=num_speculative_tokens,
         verification=verification,
     )
-    llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads)
+    llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads, recalibrate=recalibrate)
 
     from pilotfish.cli.terminal import print_stream, speed
 

@@ -48,12 +48,13 @@ PROMPTS = (
 def demo(
     model: options.ModelName = options.DEMO_MODEL,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens per answer at most.")] = 128,
-    method: options.Method = "ngram",
+    method: options.Method = None,
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
     executor: options.ExecutorName = "auto",
     weights: options.Weights = "auto",
     threads: options.Threads = None,
+    recalibrate: options.Recalibrate = False,
 ) -> None:
     """Generate with speculation off and on, compare speed and token ids.
 
@@ -64,7 +65,7 @@ def demo(
     config = options.speculative_config(
         None, method=method, model=draft_model, num_speculative_tokens=num_speculative_tokens, verification=None
     )
-    llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads)
+    llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads, recalibrate=recalibrate)
     results = []
     for prompt in PROMPTS:
         params = SamplingParams(temperature=prompt.temperature, seed=_SEED, max_tokens=max_tokens)

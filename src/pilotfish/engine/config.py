@@ -1,19 +1,22 @@
 """`SpeculativeConfig`: what a caller may say about speculation. Owns the keys, their ranges and their defaults."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import inf
-from typing import Any, no_type_check
+from typing import Any, Final, Literal, no_type_check
 
 from pilotfish.errors import SpeculativeConfigError
 from pilotfish.verify import RULES
 
-METHODS = ("draft_model", "ngram", "suffix", "recycle", "early_exit", "eagle")
+METHODS = ("auto", "draft_model", "ngram", "suffix", "recycle", "early_exit", "eagle")
 ALIASES = {"eagle3": "eagle"}
-DEFAULT_DRAFT_LEN = 4
+AUTO: Final = "auto"
+MODEL_FREE: tuple[Mapping[str, Any], ...] = ({"method": "suffix"}, {"method": "recycle"}, {"method": "ngram"})
+"""What `auto` chooses from unless told otherwise: drafters that need no training and cost next to nothing."""
 OWNERS: Mapping[str, tuple[str, ...]] = {
     "model": ("draft_model", "eagle"),
+    "drafters": ("auto",),
     "tree_width": ("suffix", "recycle", "eagle"),
     "exit_layer": ("early_exit",),
     "suffix_decoding_max_spec_factor": ("suffix",),
@@ -22,7 +25,7 @@ OWNERS: Mapping[str, tuple[str, ...]] = {
     "suffix_pool_tokens": ("suffix",),
 }
 """Keys that only some methods use; for another method they are refused."""
-_SMALLEST = {"num_speculative_tokens": 0, "prompt_lookup_min": 1, "prompt_lookup_max": 1, "tree_width": 1}
+_SMALLEST = {"prompt_lookup_min": 1, "prompt_lookup_max": 1, "tree_width": 1}
 _SMALLEST |= {"suffix_pool_tokens": 1, "exit_layer": 1}
 
 
@@ -33,10 +36,13 @@ class SpeculativeConfig:
     """Which drafter, how many tokens, which rule. The keys are those people know from vLLM.
 
     Attributes:
-        method: kind of drafter; may be left out where `model` says it.
+        method: kind of drafter; may be left out where `model` says it. "auto" has several and takes, per request and
+            round, the draft with the best expected delivered tokens per second, or none.
         model: the draft model (directory, GGUF file, catalogue name or hub id) for `draft_model`, or the head
             (directory or hub id) for `eagle`.
-        num_speculative_tokens: tokens drafted per round (k); 0 is plain decoding.
+        num_speculative_tokens: tokens drafted per round (k). "auto" lets measured times and acceptance decide in each
+            round, plain decoding included; a number fixes it (for method "auto": the most); 0 is plain decoding.
+        drafters: what method "auto" chooses from, each a dictionary of these fields; the model-free ones by default.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams looked for, for `ngram`.
         verification: the rule, a key of `pilotfish.verify.RULES`.
         tree_width: nodes drafted per position by `suffix`, `recycle` and `eagle`; 1 is a chain.
@@ -53,7 +59,8 @@ class SpeculativeConfig:
 
     method: str | None = None
     model: str | None = None
-    num_speculative_tokens: int = DEFAULT_DRAFT_LEN
+    num_speculative_tokens: int | Literal["auto"] = AUTO
+    drafters: tuple["SpeculativeConfig", ...] | None = None
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4
     verification: str = "match"
@@ -73,12 +80,13 @@ class SpeculativeConfig:
             object.__setattr__(self, "method", ALIASES[self.method])
         _require_choice("method", self.method, METHODS)
         _require_choice("verification", self.verification, tuple(RULES))
+        if self.num_speculative_tokens != AUTO:
+            _require_integer("num_speculative_tokens", self.num_speculative_tokens, 0, f"{AUTO!r} or ")
         for name, smallest in _SMALLEST.items():
             value = getattr(self, name)
             if name == "exit_layer" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-                raise SpeculativeConfigError(f"{name}={value!r}: expected an integer of at least {smallest}")
+            _require_integer(name, value, smallest)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise SpeculativeConfigError(
                 f"prompt_lookup_min={self.prompt_lookup_min} is above prompt_lookup_max={self.prompt_lookup_max}: "
@@ -100,6 +108,32 @@ class SpeculativeConfig:
                 "use 'match' or 'traversal', or tree_width=1"
             )
         self._check_suffix()
+        if self.method == AUTO:
+            object.__setattr__(self, "drafters", self._members())
+
+    def _members(self) -> tuple["SpeculativeConfig", ...]:
+        """The drafters of "auto" as configurations, each of one kind and under the same rule."""
+        given: Any = MODEL_FREE if self.drafters is None else self.drafters
+        if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
+            raise SpeculativeConfigError(f"drafters={given!r}: expected a list of configurations, one per drafter")
+        members = []
+        for member in given:
+            if isinstance(member, str):
+                member = {"method": member}
+            if isinstance(member, Mapping):
+                for key in ("num_speculative_tokens", "verification"):
+                    if key in member:
+                        raise SpeculativeConfigError(f"drafters: {key} belongs to the whole, not to one drafter")
+                member = SpeculativeConfig.from_mapping({**member, "verification": self.verification})
+            if not isinstance(member, SpeculativeConfig) or member.method == AUTO:
+                raise SpeculativeConfigError(f"drafters has {member!r}: expected the configuration of one drafter")
+            members.append(member)
+        return tuple(members)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """True where the length of a draft is decided in each round."""
+        return self.method == AUTO or self.num_speculative_tokens == AUTO
 
     def _check_suffix(self) -> None:
         factor, least = self.suffix_decoding_max_spec_factor, self.suffix_decoding_min_token_prob
@@ -124,6 +158,27 @@ class SpeculativeConfig:
                     f"speculative_config has no key {key!r}: expected {', '.join(known)}{hint}"
                 )
         return cls(**mapping)
+
+    @classmethod
+    @no_type_check
+    def parse(cls, given: "SpeculativeConfig | Mapping[str, Any] | str | None") -> "SpeculativeConfig | None":
+        """Whatever a caller may give: a configuration, a dictionary, "auto", or `None` for plain decoding.
+
+        Raises:
+            SpeculativeConfigError: it is none of these.
+        """
+        if given is None or isinstance(given, SpeculativeConfig):
+            return given
+        if given == AUTO:
+            return cls(method=AUTO)
+        if not isinstance(given, Mapping):
+            raise SpeculativeConfigError(f"speculative_config={given!r}: expected a dictionary, {AUTO!r} or None")
+        return cls.from_mapping(given)
+
+
+def _require_integer(name: str, value: object, smallest: int, otherwise: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+        raise SpeculativeConfigError(f"{name}={value!r}: expected {otherwise}an integer of at least {smallest}")
 
 
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -79,6 +79,7 @@ class DraftPolicy(Drafter):
         self._sent: tuple[int, float] | None = None
         self.hidden_boundaries = tuple(sorted({b for drafter in drafters for b in drafter.hidden_boundaries}))
         self.nodes_per_depth = max(drafter.nodes_per_depth for drafter in drafters)
+        self.top_successors = max(drafter.top_successors for drafter in drafters)
 
     def begin(self, request: int, capacity: int) -> None:
         for member in self._members:
@@ -194,4 +195,9 @@ def _cut(candidate: _Candidate, least: float) -> Draft:
     if len(kept) == len(draft):
         return draft
     place = {node: new for new, node in enumerate(kept)} | {ROOT: ROOT}
-    return Draft(tuple(draft.tokens[node] for node in kept), tuple(place[draft.parents[node]] for node in kept))
+    return Draft(
+        tuple(draft.tokens[node] for node in kept),
+        tuple(place[draft.parents[node]] for node in kept),
+        # Rows that were run ahead stand in the draft's order: they serve a beginning of it, not a selection.
+        partial=draft.partial if kept == list(range(len(kept))) else None,
+    )

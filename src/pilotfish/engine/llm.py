@@ -9,18 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pilotfish.drafters.base import Drafter
-from pilotfish.drafters.draft_model import DraftModelDrafter
-from pilotfish.drafters.ngram import NgramDrafter
-from pilotfish.engine.config import SpeculativeConfig
+from pilotfish.engine.config import AUTO, SpeculativeConfig
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.outputs import RequestOutput, StreamDelta
 from pilotfish.engine.report import request_output
 from pilotfish.engine.request import Request
+from pilotfish.engine.speculation import build_speculation
 from pilotfish.errors import InvalidInputError, PromptError, SamplingParamsError
 from pilotfish.metrics.counters import SpeculationCounters
 from pilotfish.models.loading import ExecutorChoice, Model, WeightType, load_model
-from pilotfish.models.tokenizer import require_same_tokenizer
 from pilotfish.sampling.grammar import GrammarCompiler
 from pilotfish.sampling.params import SamplingParams, fresh_seed
 
@@ -32,18 +29,20 @@ Message: TypeAlias = Mapping[str, Any]
 
 
 class LLM:
-    """A target model, with a drafter if `speculative_config` names one.
+    """A target model and its drafters.
 
     The output of a request is a function of weights, prompt, sampling parameters and seed. The drafter, its draft
     length and the rest of the batch change only how fast it comes.
 
     Args:
         model: a Hugging Face directory, a GGUF file, a catalogue name or a hub id.
-        speculative_config: a `SpeculativeConfig` or a dictionary of its fields; `None` is plain decoding.
+        speculative_config: a `SpeculativeConfig`, a dictionary of its fields, "auto" for the model-free drafters with a
+            length decided in each round, or `None` for plain decoding.
         executor: "native", "torch", or "auto" for native where it works.
         weights: how the native executor stores matrices; "auto" keeps what the checkpoint stores.
         threads: of the native executor; by default one per physical core this process may use.
         device: of the PyTorch executor.
+        recalibrate: measure again what a pass takes on this machine, instead of what was remembered.
 
     Raises:
         SpeculativeConfigError: an unknown key or a value out of range.
@@ -55,25 +54,27 @@ class LLM:
         self,
         model: str | Path,
         *,
-        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | str | None = AUTO,
         executor: ExecutorChoice = "auto",
         weights: WeightType = "auto",
         threads: int | None = None,
         device: str = "cpu",
+        recalibrate: bool = False,
     ) -> None:
-        config = _parsed(speculative_config)  # first: a mistake in it need not wait for the model
+        config = SpeculativeConfig.parse(speculative_config)  # first: a mistake in it need not wait for the model
 
         @cache
         def load(name: str | Path) -> Model:
             return load_model(name, executor=executor, weights=weights, threads=threads, device=device)
 
         self._load = load
+        self._recalibrate = recalibrate
         self._model = load(model)
         self.tokenizer = self._model.tokenizer
         self._grammars = GrammarCompiler(self.tokenizer.to_json, self.tokenizer.vocab_size, self._model.eos_ids)
         self._speculate(config)
 
-    def with_speculation(self, speculative_config: SpeculativeConfig | Mapping[str, Any] | None) -> "LLM":
+    def with_speculation(self, speculative_config: SpeculativeConfig | Mapping[str, Any] | str | None) -> "LLM":
         """Another `LLM` over the same loaded models, with an engine and a drafter of its own.
 
         Nothing that this one's drafter has learned is known to the other, so that two can be compared.
@@ -82,20 +83,12 @@ class LLM:
             SpeculativeConfigError, ModelError, TokenizerMismatchError: as for a new `LLM`.
         """
         other = copy(self)
-        other._speculate(_parsed(speculative_config))
+        other._speculate(SpeculativeConfig.parse(speculative_config))
         return other
 
     def _speculate(self, config: SpeculativeConfig | None) -> None:
         self.speculative_config = config
-        drafter: Drafter | None = None
-        if config is not None and config.num_speculative_tokens > 0:
-            if config.method == "ngram":
-                drafter = NgramDrafter(config.prompt_lookup_min, config.prompt_lookup_max)
-            else:
-                assert config.model is not None, "checked by SpeculativeConfig"
-                draft = self._load(config.model)
-                require_same_tokenizer(self.tokenizer, draft.tokenizer)
-                drafter = DraftModelDrafter(draft.executor)
+        drafter, draft_len = build_speculation(config, self._model, self._load, recalibrate=self._recalibrate)
         self.engine = Engine(
             self._model.executor,
             self.tokenizer.decode,
@@ -105,7 +98,7 @@ class LLM:
             encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False),
             grammars=self._grammars,
             drafter=drafter,
-            draft_len=config.num_speculative_tokens if config is not None else 0,
+            draft_len=draft_len,
             verification=config.verification if config is not None else "match",
         )
 
@@ -203,10 +196,6 @@ class LLM:
         if not ids and self.tokenizer.bos_id is not None:
             return [self.tokenizer.bos_id]
         return ids
-
-
-def _parsed(config: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:
-    return config if config is None or isinstance(config, SpeculativeConfig) else SpeculativeConfig.from_mapping(config)
 
 
 def _is_conversation(prompt: Prompt | Sequence[Message]) -> bool:

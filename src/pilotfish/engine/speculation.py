@@ -1,0 +1,37 @@
+"""From a `SpeculativeConfig` to what an engine needs: a drafter and a draft length.
+
+Owns the assembly. Ranges are checked in `config.py`, kinds of drafters are built in `drafters/factory.py`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pilotfish.drafters.base import Drafter
+from pilotfish.drafters.factory import build_drafter
+from pilotfish.engine.calibration import pass_time
+from pilotfish.engine.config import AUTO, SpeculativeConfig
+from pilotfish.engine.draft_policy import LONGEST, DraftPolicy
+from pilotfish.models.loading import Model
+
+
+def build_speculation(
+    config: SpeculativeConfig | None, target: Model, load: Callable[[str | Path], Model], *, recalibrate: bool = False
+) -> tuple[Drafter | None, int]:
+    """The drafter, and the most tokens it is asked for per round; nothing for plain decoding.
+
+    Args:
+        load: loads a draft model by name.
+        recalibrate: measure the times of a pass again, where they decide about the length.
+
+    Raises:
+        SpeculativeConfigError, ModelError, TokenizerMismatchError: as `build_drafter`.
+    """
+    if config is None or config.num_speculative_tokens == 0:
+        return None, 0
+    members = config.drafters or (config,)
+    drafters = [build_drafter(str(member.method), member, target, load) for member in members]
+    draft_len = LONGEST if config.num_speculative_tokens == AUTO else int(config.num_speculative_tokens)
+    if not config.is_adaptive:
+        return drafters[0], draft_len
+    times = pass_time(target.executor, target.files.fingerprint, recalibrate=recalibrate)
+    return DraftPolicy(drafters, times), draft_len
