@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pilotfish.bench.plots import bars, lines
+from pilotfish.bench.plots import bars, lines, standalone
 from pilotfish.bench.provenance import provenance
 from pilotfish.bench.report import html, markdown
 from pilotfish.bench.speed import Skipped, SpeedResult
@@ -22,7 +22,7 @@ def report():
         made_pair(category="a|b<c>", question_id=2, speculative=fast_run((9,) * 5, seconds=1.8)),
     ]
     passes = tuple(StepPass(rows, 0.010 + 0.001 * rows, 0.008, None) for rows in (1, 2, 5))
-    result = SpeedResult(True, {0.0: pairs}, {0.0: [Skipped("q9", 1, 9999)]}, None)
+    result = SpeedResult(True, {0.0: pairs}, {0.0: [Skipped("q9", 1, 9999)]})
     result.pass_costs = StepReport("float32", 64, 1, 1e10, 1e11, passes, None)
     return json.loads(json.dumps({**result.as_dict(), "settings": {"model": "tiny"}, **provenance(3)}))
 
@@ -111,3 +111,9 @@ def test_lines_go_through_their_points():
 def test_plot_of_nothing_is_still_a_plot():
     ElementTree.fromstring(bars("Speed", "tokens/s", [], {"plain": []}))
     ElementTree.fromstring(lines("Cost", "ms", "rows", {}))
+
+
+def test_plot_of_its_own_is_an_image_file():
+    root = ElementTree.fromstring(standalone(bars("Speed", "x", ["a"], {"plain": [1.0]})))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "--first:" in root.findtext("{http://www.w3.org/2000/svg}style")

@@ -60,6 +60,7 @@ def test_json_says_what_was_measured_and_where(speed, tmp_path):
     assert report["categories"]["chat"]["plain"]["requests"] == 2
     assert report["overall"]["speculative"]["drafted_tokens"] > 0
     assert report["overall"]["identical"] is True
+    assert [each["rows"] for each in report["pass_costs"]["passes"]] == [1, 2, 3, 4, 5, 6, 8, 9, 12, 17]
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == html(report)
 
 

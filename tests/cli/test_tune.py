@@ -100,6 +100,7 @@ def test_exit_code_is_1_where_ids_differ(tune, monkeypatch):
         (["--lengths", "1,x"], "--lengths '1,x'"),
         (["--lengths", "-1"], "num_speculative_tokens=-1"),
         (["--drafter", "magic"], "method='magic'"),
+        (["--drafter", '{"method": "suffix", "suffix_pool": "p"}'], "suffix_pool"),
         (["--drafter", "{"], "--drafter: expected a JSON object"),
         (["--prompts", "absent.txt"], "cannot read absent.txt"),
         (["--output", "absent/config.json"], "cannot write absent/config.json"),

@@ -57,6 +57,17 @@ def lines(title: str, unit: str, across: str, series: Mapping[str, Sequence[tupl
     return _svg(parts)
 
 
+def standalone(svg: str) -> str:
+    """A plot as a file of its own: with colours, which a page gives to those that stand in it, and a white ground."""
+    style = (
+        "svg{--first:#8a94a0;--second:#0a6ebd;--third:#c2570c;--fourth:#2c8a4b;--fifth:#8a3ffc;--sixth:#b8860b;"
+        "background:#fff;font:12px sans-serif}.title{font-size:14px;font-weight:600}.grid{stroke:#d6dbe1}"
+    )
+    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
+        ">", f"><style>{style}</style>", 1
+    )
+
+
 def _ticks(highest: Number) -> list[float]:
     """Round numbers from 0 up to the first that is not below `highest`."""
     if highest <= 0:

@@ -18,11 +18,11 @@ from pilotfish.bench.step import StepReport, measure_step
 from pilotfish.bench.totals import Pair, compared
 from pilotfish.engine.config import SpeculativeConfig
 from pilotfish.engine.llm import LLM
-from pilotfish.errors import InvalidInputError
+from pilotfish.errors import InvalidInputError, SpeculativeConfigError
 from pilotfish.models.tokenizer import Tokenizer
 from pilotfish.sampling.params import SamplingParams
 
-Config: TypeAlias = SpeculativeConfig | Mapping[str, Any]
+Config: TypeAlias = SpeculativeConfig | Mapping[str, Any] | str
 Side: TypeAlias = Literal["plain", "speculative"]
 SIDES: tuple[Side, Side] = ("plain", "speculative")
 
@@ -80,11 +80,19 @@ class Skipped:
 
 @dataclass(slots=True)
 class SpeedResult:
-    """What was measured: pairs by temperature, and what was left out at each."""
+    """What was measured.
+
+    Attributes:
+        exact: whether the executor promises equal ids.
+        pairs, skipped: by temperature, what was asked and what was left out.
+        contexts: tokens in the middle of each answer, prompt included.
+        pass_costs: the target's passes by number of rows, where they were timed too.
+    """
 
     exact: bool
     pairs: dict[float, list[Pair]] = field(default_factory=dict)
     skipped: dict[float, list[Skipped]] = field(default_factory=dict)
+    contexts: list[int] = field(default_factory=list)
     pass_costs: StepReport | None = None
 
     @property
@@ -128,7 +136,7 @@ def measure_speed(
     progress: Callable[[int, int], None] = lambda done, of: None,
     run: Callable[[LLM, Sequence[int], SamplingParams], Run] = run_request,
 ) -> SpeedResult:
-    """Asks all questions on both sides at every temperature, then times the passes of the target.
+    """Asks all questions on both sides at every temperature.
 
     Args:
         llm: the loaded target; its own drafter is not used.
@@ -138,10 +146,12 @@ def measure_speed(
         run: makes and times one request; for tests.
 
     Raises:
-        SpeculativeConfigError, ModelError, TokenizerMismatchError: the configuration cannot be used with this target.
+        SpeculativeConfigError, ModelError, TokenizerMismatchError: the configuration cannot be used with this target,
+            or keeps answers.
     """
-    session = _Session(llm, config, settings, results, run)
+    require_forgetful(config)
     result = SpeedResult(exact=llm.engine.target.exact)
+    session = _Session(llm, config, settings, results, run, result.contexts)
     turns = sum(len(question.turns) for question in questions)
     total, done = 2 * turns * settings.repeats * len(settings.temperatures), 0
     session.warm_up(questions[0])
@@ -158,8 +168,21 @@ def measure_speed(
         if not pairs:
             raise InvalidInputError("no question fits the model's context: ask shorter ones")
         result.pairs[temperature], result.skipped[temperature] = pairs, skipped
-    result.pass_costs = measure_passes(llm, session.contexts)
     return result
+
+
+def require_forgetful(config: Config) -> None:
+    """Refuses a drafter that remembers answers: it would be measured on what it was told before.
+
+    Raises:
+        SpeculativeConfigError: it names a pool, or is no configuration at all.
+    """
+    parsed = SpeculativeConfig.parse(config)
+    for member in (parsed, *(parsed.drafters or ())) if parsed is not None else ():
+        if member.suffix_pool is not None:
+            raise SpeculativeConfigError(
+                f"suffix_pool={member.suffix_pool!r} keeps answers, which a measurement must not know: leave it out"
+            )
 
 
 def measure_passes(llm: LLM, contexts: Sequence[int]) -> StepReport:
@@ -177,7 +200,7 @@ def header(
     asked = json.dumps([asdict(question) for question in questions], ensure_ascii=False)
     facts = {
         "model": model,
-        "speculative_config": asdict(config) if isinstance(config, SpeculativeConfig) else dict(config),
+        "speculative_config": asdict(config) if isinstance(config, SpeculativeConfig) else config,
         "questions": {"count": len(questions), "sha256": hashlib.sha256(asked.encode()).hexdigest()},
         **asdict(settings),
         **machine,
@@ -201,7 +224,7 @@ class _Session:
     settings: SpeedSettings
     results: PartialResults
     run: Callable[[LLM, Sequence[int], SamplingParams], Run]
-    contexts: list[int] = field(default_factory=list)
+    contexts: list[int]
     _asked: int = 0
 
     def warm_up(self, question: Question) -> None:

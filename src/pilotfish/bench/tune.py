@@ -14,6 +14,7 @@ from typing import Any
 
 from pilotfish.bench.measure import Clock, Run, run_request
 from pilotfish.bench.questions import built_in, by_turns_of_categories, parse_object, read_lines
+from pilotfish.bench.speed import require_forgetful
 from pilotfish.bench.totals import Totals, speedup
 from pilotfish.engine.config import METHODS, SpeculativeConfig
 from pilotfish.engine.llm import LLM
@@ -158,7 +159,7 @@ def candidates(drafters: Sequence[Mapping[str, Any]] | None, lengths: Sequence[i
         lengths: values of `num_speculative_tokens`; by default `LENGTHS`, as far as a drafter takes them.
 
     Raises:
-        SpeculativeConfigError: a configuration that was asked for cannot be.
+        SpeculativeConfigError: a configuration that was asked for cannot be, or keeps answers.
     """
     given = [{"method": method} for method in METHODS] if drafters is None else list(drafters)
     found: list[Candidate] = []
@@ -175,6 +176,7 @@ def candidates(drafters: Sequence[Mapping[str, Any]] | None, lengths: Sequence[i
                 if asked_for:
                     raise
                 continue
+            require_forgetful(config)
             found.append(Candidate(config))
     if not found:
         raise InvalidInputError("no drafter to measure: name one that takes these lengths")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
-DEFAULT_METHOD = "ngram"
 DEFAULT_ROWS = "1,2,3,4,5,6,8,12,16,24,32,64,256"
 
 
@@ -87,8 +86,6 @@ def speed(
 
     Exit code 1 if ids differ on an executor that promises they do not.
     """
-    if speculative_config is None and method is None and draft_model is None:
-        method = DEFAULT_METHOD
     config = options.speculative_config(
         speculative_config,
         method=method,
@@ -104,7 +101,7 @@ def speed(
     from pilotfish.bench.partial import PartialResults
     from pilotfish.bench.provenance import provenance
     from pilotfish.bench.questions import built_in, load_questions, select
-    from pilotfish.bench.speed import SpeedSettings, header, measure_speed
+    from pilotfish.bench.speed import SpeedSettings, header, measure_passes, measure_speed
 
     settings = SpeedSettings(tuple(temperature or (0.0, 1.0)), max_tokens, repeats, seed)
     asked = select(built_in() if questions is None else load_questions(questions), limit=limit, first_turn=first_turn)
@@ -113,6 +110,7 @@ def speed(
         llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads)
         with progress_bar("requests") as progress:
             result = measure_speed(llm, config, asked, settings, results, progress=progress)
+    result.pass_costs = measure_passes(llm, result.contexts)
     report = {**result.as_dict(), "settings": facts, **provenance(seed)}
     for file, render in ((markdown, reports.markdown), (html, reports.html)):
         if file is not None:
