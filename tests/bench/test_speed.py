@@ -2,11 +2,13 @@ import json
 
 import pytest
 
+import pilotfish.engine.speculation
 from pilotfish.bench import report as reports
 from pilotfish.bench.measure import run_request
 from pilotfish.bench.partial import PartialResults
 from pilotfish.bench.questions import Question
 from pilotfish.bench.speed import SpeedSettings, header, measure_speed
+from pilotfish.engine.llm import LLM
 from pilotfish.errors import InvalidInputError, SamplingParamsError, SpeculativeConfigError
 from tests.bench.lying import lie_when_verifying
 
@@ -186,6 +188,21 @@ def test_every_kind_of_configuration_is_measured(llm, config):
         result = measure_speed(llm, config, QUESTIONS, settings, results)
     assert result.identical is True
     assert result.as_dict()["overall"]["speculative"]["requests"] == 4
+
+
+def test_passes_are_calibrated_again_once_and_not_for_every_request(tiny_directory, monkeypatch):
+    asked = []
+    calibrated = pilotfish.engine.speculation.pass_time
+
+    def counted(executor, fingerprint, *, recalibrate):
+        asked.append(recalibrate)
+        return calibrated(executor, fingerprint, recalibrate=False)
+
+    monkeypatch.setattr(pilotfish.engine.speculation, "pass_time", counted)
+    llm = LLM(tiny_directory, threads=1, speculative_config="auto", recalibrate=True)
+    with PartialResults(None, {}) as results:
+        measure_speed(llm, "auto", QUESTIONS[1:], SpeedSettings((0.0,), max_tokens=2), results)
+    assert asked == [True, False, False, False]
 
 
 def test_configuration_is_refused_before_anything_is_asked(llm):

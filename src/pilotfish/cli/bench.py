@@ -78,6 +78,7 @@ def speed(
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
     verification: options.Verification = None,
+    recalibrate: options.Recalibrate = False,
     executor: options.ExecutorName = "auto",
     weights: options.Weights = "auto",
     threads: options.Threads = None,
@@ -107,7 +108,9 @@ def speed(
     asked = select(built_in() if questions is None else load_questions(questions), limit=limit, first_turn=first_turn)
     facts = header(model, config, asked, settings, executor=executor, weights=weights, threads=threads)
     with PartialResults(resume, facts) as results:
-        llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads)
+        llm = options.load_llm(
+            model, config, executor=executor, weights=weights, threads=threads, recalibrate=recalibrate
+        )
         with progress_bar("requests") as progress:
             result = measure_speed(llm, config, asked, settings, results, progress=progress)
     result.pass_costs = measure_passes(llm, result.contexts)

@@ -83,6 +83,7 @@ class LLM:
             SpeculativeConfigError, ModelError, TokenizerMismatchError: as for a new `LLM`.
         """
         other = copy(self)
+        other._recalibrate = False  # done for this one, where it was asked for; the machine is still the same
         other._speculate(SpeculativeConfig.parse(speculative_config))
         return other
 
