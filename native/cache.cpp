@@ -8,6 +8,8 @@
 namespace pilotfish {
 namespace {
 
+constexpr int64_t kChunkBytes = int64_t{8} << 20;
+
 int64_t pages_for(int64_t positions) { return (positions + kPagePositions - 1) / kPagePositions; }
 
 }  // namespace
@@ -54,9 +56,12 @@ void KvCache::close(int64_t sequence) {
 
 void KvCache::provide(Sequence& sequence, int64_t slots) {
   while (static_cast<int64_t>(sequence.pages.size()) < pages_for(slots)) {
-    if (unused_.empty()) {
-      pages_.emplace_back(static_cast<size_t>(page_floats_) * sizeof(float));
-      unused_.push_back(reinterpret_cast<float*>(pages_.back().data()));
+    if (unused_.empty()) {  // several at once, so that they may lie in huge pages
+      const int64_t count = std::clamp<int64_t>(kChunkBytes / page_bytes(), 1, total_pages_ - made_);
+      chunks_.emplace_back(static_cast<size_t>(count * page_bytes()));
+      for (int64_t i = count - 1; i >= 0; --i)
+        unused_.push_back(reinterpret_cast<float*>(chunks_.back().data()) + i * page_floats_);
+      made_ += count;
     }
     sequence.pages.push_back(unused_.back());
     unused_.pop_back();

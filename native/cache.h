@@ -57,7 +57,8 @@ class KvCache {
   int64_t layers_, heads_, head_dim_, padded_dim_, block_floats_, page_floats_, total_pages_;
   int64_t reserved_ = 0;
   std::vector<Sequence> sequences_;
-  std::vector<Memory> pages_;
+  std::vector<Memory> chunks_;
+  int64_t made_ = 0;  // pages in the chunks
   std::vector<float*> unused_;
 };
 

@@ -169,11 +169,14 @@ double measure_bandwidth(int threads) {
 double measure_flops(int threads) {
   double best = 0;
   for (int attempt = 0; attempt < 7; ++attempt) {
-    std::vector<double> done(static_cast<size_t>(threads));
+    const int64_t pieces = 16 * threads;
+    std::vector<double> done(static_cast<size_t>(pieces));
     const auto begin = std::chrono::steady_clock::now();
     run_team(threads, [&](Worker& worker) {
-      float sink[3] = {0.999f, 0.001f, 0.0f};
-      done[static_cast<size_t>(worker.id())] = kernels().multiply_add_burst(2000000, sink);
+      worker.share(pieces, [&](int64_t piece, int64_t) {
+        float sink[3] = {0.999f, 0.001f, 0.0f};
+        done[static_cast<size_t>(piece)] = kernels().multiply_add_burst(100000, sink);
+      });
     });
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     double total = 0;

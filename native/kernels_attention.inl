@@ -85,8 +85,11 @@ void softmax_step(float* scores, uint32_t seen, float* largest, float* total, fl
   *largest = now;
 }
 
+// Scores of one page; its values, read next, are brought near meanwhile.
 void page_scores(const AttendArgs& a, const float* page, float* scores, int64_t queries) {
   LinearArgs args{};
+  args.tile_bytes = a.head_dim * kTileColumns * static_cast<int64_t>(sizeof(float));
+  args.prefetch = reinterpret_cast<const uint8_t*>(page + a.value_offset);
   args.storage = Storage::kFloat32;
   args.tile = reinterpret_cast<const uint8_t*>(page + a.key_offset);
   args.k = a.head_dim;
@@ -123,6 +126,10 @@ void attend(const AttendArgs& a) {
     const int64_t start = p * kPagePositions;
     if (p < first_node_page) {
       page_scores(a, a.pages[p], scores, queries);
+      // Pages lie far apart, where the processor does not look ahead by itself.
+      if (p < last_position / kPagePositions && p + 1 < first_node_page)
+        for (int64_t i = 0; i < a.head_dim * kPagePositions; i += 16)
+          __builtin_prefetch(a.pages[p + 1] + a.key_offset + i, 0, 2);
       const float* value = a.pages[p] + a.value_offset;
       for (int64_t i = 0; i < kPagePositions; ++i) values[i] = value + i * a.padded_dim;
     } else {

@@ -61,9 +61,14 @@ class Pool {
     }
     started_.reach(jobs_);
     work(job, team, 0);
-    // The team's last meeting is behind us, but the other threads may still be on their way out of it.
-    left_wanted_ += threads - 1;
-    done_.wait_for(left_wanted_);
+    // All is done, but other threads may still be on their way through; those that have not begun need not.
+    int64_t entered;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      active_ = 0;
+      entered = entered_;
+    }
+    left_milestone_.wait_for(entered);
   }
 
  private:
@@ -81,21 +86,22 @@ class Pool {
       {
         std::lock_guard<std::mutex> lock(mutex_);
         seen = jobs_;
-        if (id >= active_) continue;  // a job for fewer threads than the pool has; its team may be gone by now
+        if (id >= active_) continue;  // a job for fewer threads than the pool has, or one that is over
+        ++entered_;
         job = job_;
         team = team_;
       }
       work(*job, *team, id);
-      done_.reach(left_.fetch_add(1) + 1);
+      left_milestone_.reach(left_.fetch_add(1) + 1);
     }
   }
 
   std::mutex turn_, mutex_;
   std::vector<std::thread> workers_;
-  Milestone started_, done_;
+  Milestone started_, left_milestone_;
   int64_t jobs_ = 0;  // guarded by mutex_; written only in turn
-  int64_t left_wanted_ = 0;
-  std::atomic<int64_t> left_{0};
+  int64_t entered_ = 0;  // times that a thread began its part of a job
+  std::atomic<int64_t> left_{0};  // times that a thread was through with it
   const std::function<void(Worker&)>* job_ = nullptr;
   Team* team_ = nullptr;
   int active_ = 0;
@@ -146,17 +152,29 @@ void Milestone::wait_for(int64_t value) {
   sleepers_.fetch_sub(1);
 }
 
-Team::Team(int threads) : threads_(threads), cursors_(static_cast<size_t>(2 * threads)) {}
-
-void Worker::meet() {
-  ++phase_;
-  if (team_.threads_ == 1) return;
-  if (team_.arrived_.fetch_add(1, std::memory_order_acq_rel) == team_.threads_ - 1) {
-    team_.arrived_.store(0, std::memory_order_relaxed);
-    team_.phase_.reach(phase_);
-    return;
+int64_t Worker::claim(int64_t units, int* victim, int* tried) {
+  for (; *tried < team_.threads_; ++*tried, *victim = *victim + 1 == team_.threads_ ? 0 : *victim + 1) {
+    const int64_t begin = bound(units, *victim), part = bound(units, *victim + 1) - begin;
+    std::atomic<uint64_t>& cursor = team_.cursors_[static_cast<size_t>(*victim)].claimed;
+    uint64_t seen = cursor.load(std::memory_order_relaxed);
+    for (;;) {
+      const uint64_t phase = seen >> 32;
+      if (phase > phase_) break;  // this phase went by
+      const int64_t claimed = phase == phase_ ? static_cast<int64_t>(seen & 0xffffffffu) : 0;
+      if (claimed >= part) break;
+      if (cursor.compare_exchange_weak(seen, (phase_ << 32) | static_cast<uint64_t>(claimed + 1),
+                                       std::memory_order_relaxed))
+        return begin + claimed;
+    }
   }
-  team_.phase_.wait_for(phase_);
+  return -1;
+}
+
+void Worker::finish(int64_t done) {
+  if (done > 0 && team_.completed_.fetch_add(done, std::memory_order_acq_rel) + done == target_)
+    team_.reached_.reach(target_);
+  else
+    team_.reached_.wait_for(target_);
 }
 
 void run_team(int threads, const std::function<void(Worker&)>& job) { pool().run(threads, job); }

@@ -26,21 +26,24 @@ class Milestone {
   std::condition_variable reached_;
 };
 
-// The threads of one pass. Work is handed out by `share`; all meet at its end.
+// The threads of one pass. Work is handed out by `share`, in phases: a phase begins when every unit of the one before is
+// done. It does not begin when every thread has arrived: a thread that the system keeps from running holds nobody up
+// unless it stopped in the middle of a unit, and catches up by passing over the phases that went by.
 class Team {
  public:
-  explicit Team(int threads);
+  explicit Team(int threads) : threads_(threads), cursors_(static_cast<size_t>(threads)) {}
   int threads() const { return threads_; }
 
  private:
   friend class Worker;
+  // How many units of a thread's part were claimed, below the number of the phase they belong to.
   struct alignas(128) Cursor {
-    std::atomic<int64_t> next{0};
+    std::atomic<uint64_t> claimed{0};
   };
   int threads_;
-  std::vector<Cursor> cursors_;  // [2][thread], used in turns
-  alignas(128) std::atomic<int> arrived_{0};
-  Milestone phase_;
+  std::vector<Cursor> cursors_;
+  alignas(128) std::atomic<int64_t> completed_{0};  // units of all phases
+  Milestone reached_;
 };
 
 class Worker {
@@ -58,37 +61,28 @@ class Worker {
   // the others. Every thread of the team must make the same calls in the same order.
   template <class Body>
   void share(int64_t units, Body&& body) {
-    Team::Cursor* current = team_.cursors_.data() + (phase_ & 1) * team_.threads_;
-    team_.cursors_[static_cast<size_t>(((phase_ + 1) & 1) * team_.threads_ + id_)].next.store(
-        0, std::memory_order_relaxed);
+    ++phase_;
+    target_ += units;
     int victim = id_, tried = 0;
-    const auto claim = [&]() -> int64_t {
-      while (tried < team_.threads_) {
-        const int64_t begin = bound(units, victim), end = bound(units, victim + 1);
-        if (begin < end && current[victim].next.load(std::memory_order_relaxed) < end - begin) {
-          const int64_t taken = begin + current[victim].next.fetch_add(1, std::memory_order_relaxed);
-          if (taken < end) return taken;
-        }
-        victim = victim + 1 == team_.threads_ ? 0 : victim + 1;
-        ++tried;
-      }
-      return -1;
-    };
-    for (int64_t unit = claim(); unit >= 0;) {
-      const int64_t next = claim();
+    int64_t done = 0;
+    for (int64_t unit = claim(units, &victim, &tried); unit >= 0;) {
+      const int64_t next = claim(units, &victim, &tried);
       body(unit, next);
+      ++done;
       unit = next;
     }
-    meet();
+    finish(done);
   }
 
  private:
   int64_t bound(int64_t units, int thread) const { return units * thread / team_.threads_; }
-  void meet();
+  int64_t claim(int64_t units, int* victim, int* tried);
+  void finish(int64_t done);
 
   Team& team_;
   int id_;
-  int64_t phase_ = 0;
+  uint64_t phase_ = 0;
+  int64_t target_ = 0;  // units completed once this phase is
 };
 
 // Runs job(worker) on `threads` threads, the caller among them, and returns when all are done. The job must not throw.
