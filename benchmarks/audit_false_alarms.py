@@ -30,7 +30,7 @@ def honest(seed: int, levels: list[str]) -> dict[str, object]:
 
 def controls(seed: int) -> dict[str, object]:
     caught = self_test(seed)
-    missed = [one.control for one in caught if one.finding is None]
+    missed = [one.control for one in caught if not one.findings]
     return {"seed": seed, "controls": len(caught), "caught": len(caught) - len(missed), "missed": missed}
 
 

@@ -43,13 +43,13 @@ class _Handler(BaseHTTPRequestHandler):
         count = body["max_tokens"]
         if body["temperature"] == 0:
             words = [WORDS[1]] * count
-            if server.greedy_slip:
+            if server.slips:
                 words[2] = WORDS[0]
         else:
             words = rng.choices(WORDS, server.law, k=count)
         choice = {"index": index, "text": "".join(words), "finish_reason": "length"}
         if server.logprobs and body.get("logprobs"):
-            top = {WORDS[1]: -0.5, WORDS[0]: -0.5 - server.greedy_slip}
+            top = {WORDS[1]: -0.5, WORDS[0]: -0.5 - server.gap}
             choice["logprobs"] = {"tokens": words, "top_logprobs": [top] * count}
         return choice
 
@@ -63,14 +63,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def mock_server(law=HONEST, *, salt=0, logprobs=True, refuse_every=0, fail_every=0, greedy_slip=0.0) -> Iterator[str]:
-    """Serves until the block ends; gives the base URL."""
+def mock_server(
+    law=HONEST, *, salt=0, logprobs=True, refuse_every=0, fail_every=0, slips=False, gap=2.0
+) -> Iterator[str]:
+    """Serves until the block ends; gives the base URL. One that slips says a wrong third word when it is greedy."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     server.lock = threading.Lock()
     server.asked = 0
     server.law, server.salt, server.logprobs = law, salt, logprobs
-    server.refuse_every, server.fail_every, server.greedy_slip = refuse_every, fail_every, greedy_slip
+    server.refuse_every, server.fail_every = refuse_every, fail_every
+    server.slips, server.gap = slips, gap
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

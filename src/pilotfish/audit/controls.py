@@ -11,6 +11,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from pilotfish.audit.subject import Subject
+from pilotfish.audit.theory import CHAINS, TREES, Case
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.sampling.noise import Stream, uniforms
 from pilotfish.sampling.params import SamplingParams, fresh_seed
@@ -270,8 +271,8 @@ class Control:
 
     Attributes:
         level: the one meant for it.
-        rule, drafter, option: the plan of the law level, or the rule of the theory level, that meets the defect.
-        pairs: toys of the theory level that show it.
+        rule, drafter, option: the plan of the law level that meets the defect.
+        cases: those of the theory level that show it.
     """
 
     name: str
@@ -280,7 +281,9 @@ class Control:
     rule: str = "rejection"
     drafter: str = "draft_model"
     option: str = "no option"
-    pairs: tuple[str, ...] = ("random", "peaked", "p = 0 where q > 0")
+    cases: tuple[Case, ...] = tuple(
+        Case("rejection", pair, CHAINS[1], 5) for pair in ("random", "peaked", "p = 0 where q > 0")
+    )
 
 
 CONTROLS = (
@@ -305,14 +308,12 @@ CONTROLS = (
         "tree children visited in probability order",
         _with_rule("traversal", _children_by_probability),
         "theory",
-        rule="traversal",
-        drafter="tree with replacement",
+        cases=tuple(Case("traversal", pair, TREES["2x1"], 2) for pair in ("random", "peaked")),
     ),
     Control(
         "u <= p accepting probability zero",
         _with_rule("rejection", _accepts_at_equality),
         "theory",
-        pairs=("p = 0 where q > 0",),
     ),
     Control("a seed that covers only half of the draws", Subject(sampler=_HalfSeeded), "identity"),
 )

@@ -347,7 +347,7 @@ def _margin(mine: Completion, theirs: Completion) -> float | None:
     own, other = told.get(theirs.tokens[place]), told.get(mine.tokens[place])
     if own is None or not told:
         return None
-    return own - (other if other is not None else min(told.values()))
+    return abs(own - (other if other is not None else min(told.values())))
 
 
 def _check_greedy(server: Server, law: ReferenceLaw, plan: EndpointPlan, findings: list[str], notes: list[str]) -> int:

@@ -6,7 +6,7 @@ only say where to look first: a rule that changes elsewhere is bisected there.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 TOLERANCE = 1e-13
@@ -20,16 +20,13 @@ Outcome = tuple[tuple[int, ...], int]
 Function = Callable[[Sequence[float]], Outcome]
 
 
-def outcome_law(
-    function: Function, order: Sequence[int], hints: Sequence[float], last_hints: Sequence[float]
-) -> dict[Outcome, float]:
+def outcome_law(function: Function, order: Sequence[int], hints: Mapping[int, Sequence[float]]) -> dict[Outcome, float]:
     """Probability of every outcome under independent uniforms.
 
     Args:
         function: takes one uniform per coordinate.
-        order: the coordinates, those that decide first in front; the last one is treated the same way.
-        hints: places where an outcome may change, for all coordinates but the last in `order`.
-        last_hints: the same for the last.
+        order: the coordinates, those that decide first in front.
+        hints: by coordinate, places where an outcome may change.
     """
     masses: dict[Outcome, float] = defaultdict(float)
     point = [0.5] * len(order)
@@ -47,7 +44,7 @@ def outcome_law(
         return tuple(seen)
 
     def integrate(depth: int, volume: float) -> None:
-        own = last_hints if depth == len(order) - 1 else hints
+        own = hints.get(order[depth], ())
         for low, high, seen in _pieces(lambda value: signature(depth, value), own):
             if depth == len(order) - 1:
                 masses[seen[0]] += volume * (high - low)

@@ -192,7 +192,7 @@ def _job(plan: Plan, rng: np.random.Generator, seed: int, wanted: int) -> Job:
     prompt = (drawn % plan.vocab_size).tolist()
     longest = 5 if looks_back else max(6, min(64, 2 * wanted // BATCH))
     budget = int(rng.integers(1, longest + 1))
-    draft_len = plan.draft_len if rng.random() < 0.9 else int(rng.integers(plan.draft_len))
+    draft_len = plan.draft_len if rng.random() < 0.9 else int(rng.integers(plan.draft_len + 1))
     return Job(prompt, plan.setting, seed, budget, draft_len)
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from pilotfish.audit.identity import PROMPT_TEXTS, ModelUnderTest, run_identity
 from pilotfish.audit.law import SIZES, make_plans, run_law
@@ -13,7 +12,6 @@ from pilotfish.audit.theory import run_theory
 from pilotfish.errors import InvalidInputError
 from pilotfish.models.loading import ExecutorChoice, WeightType, load_model
 
-Size = Literal["ci", "standard", "full"]
 LOCAL_LEVELS = ("theory", "noise", "identity", "law")
 DEFAULT_SEED = 20_261_129
 
@@ -21,7 +19,7 @@ DEFAULT_SEED = 20_261_129
 def audit(
     levels: Sequence[str] = LOCAL_LEVELS,
     *,
-    size: Size = "standard",
+    size: str = "standard",
     seed: int = DEFAULT_SEED,
     subject: Subject | None = None,
     model: ModelUnderTest | None = None,
@@ -32,7 +30,7 @@ def audit(
 
     Args:
         levels: of `LOCAL_LEVELS`.
-        size: "ci" for every change, "standard" for a machine, "full" for a release.
+        size: "ci" for every change, "standard" by default, "full" for a release.
         seed: decides all toys, seeds and prompts of the run.
         subject: what is audited; this package's own decoder by default.
         model: a real model for the identity level.

@@ -26,13 +26,13 @@ SMALLEST_CELL = 20.0
 SMALLEST_VARIANCE = 10.0
 
 
-def chi2_sf(value: float, degrees: float) -> float:
+def chi2_sf(value: int | float, degrees: int | float) -> float:
     """P(chi-square with `degrees` > value)."""
     half = torch.tensor([degrees / 2, max(value, 0.0) / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))
 
 
-def chi2_critical(degrees: float, alpha: float) -> float:
+def chi2_critical(degrees: int | float, alpha: float) -> float:
     """The value that a chi-square exceeds with probability `alpha`."""
     low, high = 0.0, degrees + 10.0
     while chi2_sf(high, degrees) > alpha:
@@ -43,7 +43,7 @@ def chi2_critical(degrees: float, alpha: float) -> float:
     return high
 
 
-def noncentral_sf(value: float, degrees: float, noncentrality: float) -> float:
+def noncentral_sf(value: int | float, degrees: int | float, noncentrality: float) -> float:
     """P(noncentral chi-square > value): a Poisson mixture of central ones."""
     half = noncentrality / 2
     terms = torch.arange(0, int(half + 12 * math.sqrt(half + 1) + 30), dtype=torch.float64)
@@ -87,7 +87,7 @@ class Fit:
         samples: observations.
     """
 
-    p_value: float
+    p_value: int | float
     degrees: int
     samples: int
 

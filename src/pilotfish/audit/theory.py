@@ -121,10 +121,10 @@ def make_cases(size: str) -> list[Case]:
     for rule in oracle.RULES:
         cases += [Case(rule, pair, parents, vocab) for pair in pairs for vocab, parents in chains]
         cases += [Case(rule, "random", parents, 5, certain=True) for parents in CHAINS.values()]
-    shapes = {name: TREES[name] for name in (("2x1",) if size == "ci" else TREES)}
-    for name, parents in shapes.items():
-        vocab = 2 if name == "(2,2)" else 3
-        for pair in pairs if name == "2x1" and size != "ci" else ("random", "p = 0 where q > 0"):
+    shapes = (TREES["2x1"],) if size == "ci" else tuple(TREES.values())
+    for parents in shapes:
+        for pair in pairs if size != "ci" else ("random", "peaked"):
+            vocab = 3 if size != "ci" and pair == "random" and len(parents) < 5 else 2
             cases += [Case("traversal", pair, parents, vocab, replacement) for replacement in (True, False)]
         cases.append(Case("traversal", "random", parents, 5, certain=True))
     return cases
@@ -182,28 +182,23 @@ def measured(rule: RatioRule, name: str, toy: ToyDraft, rows: Floats | None) -> 
     draft = Draft(toy.tokens, toy.parents, None if rows is None else torch.from_numpy(rows).float())
     target_probs = torch.from_numpy(toy.target)
     count = len(toy.tokens)
-    hints: set[float] = set()
-    last_hints: set[float] = set()
+    hints: dict[int, list[float]] = {count: []}
     left = 1.0
     for outcome in oracle.RULES[name](toy):
-        hints.add(outcome.probability / left if left > 0 else 0.0)
+        if outcome.path:
+            hints[outcome.path[-1]] = [outcome.probability / left if left > 0 else 0.0]
         left -= outcome.probability
-        last_hints.update(np.cumsum(outcome.next_law)[:-1].tolist())
-    hints.update(_exact_tests(name, toy))
+        hints[count] += np.cumsum(outcome.next_law)[:-1].tolist()
+    if name == "rejection":  # its outcomes end at the test after their path
+        for node, token in enumerate(toy.tokens):
+            hints[node] = [min(1.0, float(toy.target[node][token] / toy.draft[node][token]))]
 
     def function(point: Sequence[float]) -> Outcome:
         verdict = rule(draft, target_probs, torch.tensor(point[:count], dtype=torch.float64), point[count])
         return tuple(draft.tokens[node] for node in verdict.path), verdict.next_token
 
-    law = outcome_law(function, [*_deciding_order(name, toy.parents), count], sorted(hints), sorted(last_hints))
+    law = outcome_law(function, [*_deciding_order(name, toy.parents), count], hints)
     return law, sum(mass * len(path) for (path, _), mass in law.items())
-
-
-def _exact_tests(name: str, toy: ToyDraft) -> list[float]:
-    """Acceptance probabilities of the single nodes, where these are not those of the outcomes."""
-    if name != "rejection":
-        return []
-    return [min(1.0, toy.target[node][t] / toy.draft[node][t]) for node, t in enumerate(toy.tokens)]
 
 
 def _deciding_order(name: str, parents: tuple[int, ...]) -> list[int]:
@@ -370,22 +365,26 @@ def _expected_length(
 
 
 def run_theory(subject: Subject, size: str, seed: int, cases: Sequence[Case] | None = None) -> Level:
-    """Runs the level; `seed` chooses the random toys."""
+    """Runs the level, or these cases alone; `seed` chooses the random toys."""
     began = time.monotonic()
     findings: list[str] = []
+    table: list[str] = []
     drafts = tests = 0
     for case in cases if cases is not None else make_cases(size):
         found, seen = check(subject.rules[case.rule], case, seed)
         findings += found
         drafts += seen
         tests += 3 if seen else 0
-    found, seen = check_match(subject.rules["match"], seed)
-    table, wrong = accepted_lengths(seed, size)
-    findings += [*found, *check_refusals(subject), *wrong]
+    if cases is None:
+        found, seen = check_match(subject.rules["match"], seed)
+        table, wrong = accepted_lengths(seed, size)
+        findings += [*found, *check_refusals(subject), *wrong]
+        drafts += seen
+        tests += seen + len(table) - 2 + len(subject.rules)
     return Level(
         name="theory",
-        tests=tests + seen + 3,
-        samples=drafts + seen,
+        tests=tests,
+        samples=drafts,
         false_alarm_rate=0.0,
         smallest_effect={"difference of a joint probability": EXACT, "difference of an expected length": LENGTH_EXACT},
         findings=tuple(findings),

@@ -151,7 +151,7 @@ def _local(
         under_test = run.model_under_test(name, executor=executor, weights=weights, threads=threads)  # type: ignore[arg-type]
     torch.set_num_threads(min(2, torch.get_num_threads()))
     tell = (lambda level: None) if as_json else _print_level
-    return run.audit(chosen, size=size, seed=seed, model=under_test, workers=workers, tell=tell)  # type: ignore[arg-type]
+    return run.audit(chosen, size=size, seed=seed, model=under_test, workers=workers, tell=tell)
 
 
 def _endpoint(
@@ -217,22 +217,20 @@ def _self_test(seed: int, repeat: int, as_json: bool) -> bool:
     from pilotfish.audit.self_test import self_test
 
     torch.set_num_threads(1)
-    caught = dict.fromkeys((control.name for control in CONTROLS), 0)
-    first: dict[str, str] = {}
-    for run in range(repeat):
-        for one in self_test(seed + run):
-            caught[one.control] += one.finding is not None
-            first.setdefault(one.control, one.finding or "")
-    record = [
-        {"control": control.name, "level": control.level, "caught": caught[control.name], "runs": repeat}
-        for control in CONTROLS
-    ]
-    passed = all(number == repeat for number in caught.values())
+    runs = [self_test(seed + run) for run in range(repeat)]
+    record: list[dict[str, Any]] = []
+    for place, control in enumerate(CONTROLS):
+        caught = sum(bool(run[place].findings) for run in runs)
+        findings = list(runs[0][place].findings)
+        record.append(
+            {"control": control.name, "level": control.level, "caught": caught, "runs": repeat, "findings": findings}
+        )
+    passed = all(row["caught"] == repeat for row in record)
     if as_json:
         print(json.dumps({"passed": passed, "controls": record}))
-    else:
-        for control in CONTROLS:
-            print(f"{caught[control.name]} of {repeat}  {control.level:<9} {control.name}")
-            print(f"{'':>12}{first[control.name]}")
-        print("PASSED" if passed else "FAILED: a control was not caught")
+        return passed
+    for row in record:
+        print(f"{row['caught']} of {repeat}  {row['level']:<9} {row['control']}")
+        print(f"{'':>12}{row['findings'][0] if row['findings'] else 'MISSED'}")
+    print("PASSED" if passed else "FAILED: a control was not caught")
     return passed
