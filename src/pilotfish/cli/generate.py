@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pilotfish.cli import options
-from pilotfish.errors import PromptError
+from pilotfish.errors import PromptError, SamplingParamsError
 
 if TYPE_CHECKING:
-    from pilotfish.engine.outputs import RequestOutput
+    from collections.abc import Mapping
+
+    from pilotfish.engine.outputs import CompletionOutput, Logprob, RequestOutput
 
 
 def generate(
@@ -23,11 +25,30 @@ def generate(
     temperature: options.Temperature = 1.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    typical_p: options.TypicalP = 1.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    no_repeat_ngram_size: options.NoRepeatNgramSize = 0,
+    logit_bias: options.LogitBias = None,
+    allowed_token_ids: options.AllowedTokenIds = None,
+    banned_token_ids: options.BannedTokenIds = None,
+    bad_words: options.BadWords = None,
+    structured_outputs: options.StructuredOutputsText = None,
     seed: options.Seed = None,
+    n: options.Samples = 1,
+    best_of: options.BestOf = None,
     max_tokens: options.MaxTokens = 256,
+    min_tokens: options.MinTokens = 0,
     stop: options.Stop = None,
     stop_token_ids: options.StopTokenIds = None,
     ignore_eos: options.IgnoreEos = False,
+    include_stop_str_in_output: options.IncludeStop = False,
+    skip_special_tokens: options.SkipSpecialTokens = True,
+    logprobs: options.Logprobs = None,
+    logprobs_mode: options.LogprobsMode = "raw_logprobs",
+    prompt_logprobs: options.PromptLogprobs = None,
     speculative_config: options.SpeculativeConfigText = None,
     method: options.Method = None,
     draft_model: options.DraftModel = None,
@@ -36,6 +57,7 @@ def generate(
     executor: options.ExecutorName = "auto",
     weights: options.Weights = "auto",
     threads: options.Threads = None,
+    recalibrate: options.Recalibrate = False,
 ) -> None:
     """Continue a prompt, streaming. On a terminal, drafted and accepted tokens are coloured."""
     text = _read_prompt(prompt, file)
@@ -43,12 +65,38 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        min_p=min_p,
+        typical_p=typical_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
+        logit_bias=logit_bias,
+        allowed_token_ids=allowed_token_ids,
+        banned_token_ids=banned_token_ids,
+        bad_words=bad_words,
+        structured_outputs=structured_outputs,
         seed=seed,
+        n=n,
+        best_of=best_of,
         max_tokens=max_tokens,
+        min_tokens=min_tokens,
         stop=stop,
         stop_token_ids=stop_token_ids,
         ignore_eos=ignore_eos,
+        include_stop_str_in_output=include_stop_str_in_output,
+        skip_special_tokens=skip_special_tokens,
+        logprobs=logprobs,
+        logprobs_mode=logprobs_mode,
+        prompt_logprobs=prompt_logprobs,
     )
+    for flag, value, off in (
+        ("--n", n, 1),
+        ("--logprobs", logprobs, None),
+        ("--prompt-logprobs", prompt_logprobs, None),
+    ):
+        if value != off and not as_json:
+            raise SamplingParamsError(f"{flag} {value} needs --json: a stream shows the text of one sample")
     config = options.speculative_config(
         speculative_config,
         method=method,
@@ -56,7 +104,7 @@ def generate(
         num_speculative_tokens=num_speculative_tokens,
         verification=verification,
     )
-    llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads)
+    llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads, recalibrate=recalibrate)
     question: Any = [{"role": "user", "content": text}] if as_chat else text
     if as_json:
         (output,) = llm.chat(question, params) if as_chat else llm.generate(question, params)
@@ -68,18 +116,25 @@ def generate(
 
 
 def as_record(output: "RequestOutput") -> dict[str, Any]:
-    """One output as the object that `--json` prints."""
-    (completion,) = output.outputs
+    """One output as the object that `--json` prints; several samples are a list "outputs", with one usage."""
+    samples = [_sample(completion) for completion in output.outputs]
+    record: dict[str, Any] = samples[0] if len(samples) == 1 else {"outputs": samples}
+    record["usage"] = {
+        "prompt_tokens": len(output.prompt_token_ids),
+        "completion_tokens": sum(len(completion.token_ids) for completion in output.outputs),
+    }
+    if output.prompt_logprobs is not None:
+        record["prompt_logprobs"] = [_alternatives(own) for own in output.prompt_logprobs]
+    return record
+
+
+def _sample(completion: "CompletionOutput") -> dict[str, Any]:
     metrics = completion.metrics
-    return {
+    record: dict[str, Any] = {
         "text": completion.text,
         "token_ids": list(completion.token_ids),
         "finish_reason": completion.finish_reason.value,
         "seed": completion.seed,
-        "usage": {
-            "prompt_tokens": len(output.prompt_token_ids),
-            "completion_tokens": len(completion.token_ids),
-        },
         "metrics": {
             "rounds": metrics.rounds,
             "drafted_tokens": metrics.drafted_tokens,
@@ -90,6 +145,18 @@ def as_record(output: "RequestOutput") -> dict[str, Any]:
             "time_to_first_token": metrics.time_to_first_token,
         },
     }
+    if completion.logprobs is not None:
+        record["logprobs"] = [_alternatives(own) for own in completion.logprobs]
+    return record
+
+
+def _alternatives(found: "Mapping[int, Logprob] | None") -> list[dict[str, Any]] | None:
+    if found is None:
+        return None
+    return [
+        {"token_id": token, "logprob": one.logprob, "rank": one.rank, "text": one.decoded_token}
+        for token, one in found.items()
+    ]
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
