@@ -7,8 +7,9 @@ size it is half of that, seen with probability 0.98. The cases below have fixed 
 
 import pytest
 
-from pilotfish.audit.endpoint import EndpointPlan, run_endpoint
+from pilotfish.audit.endpoint import run_endpoint
 from pilotfish.audit.endpoint_client import Server
+from pilotfish.audit.endpoint_sampling import EndpointPlan
 from pilotfish.errors import InvalidInputError
 from tests.audit.mock_server import BIASED, HONEST, WORDS, mock_server
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from pilotfish.audit.controls import CONTROLS, Control
 from pilotfish.audit.identity import run_identity
-from pilotfish.audit.law import SIZES, WINDOWS, Plan, make_plans, run_law
+from pilotfish.audit.law import SIZES, Plan, make_plans, run_law
 from pilotfish.audit.noise import run_noise
 from pilotfish.audit.options import BY_NAME
 from pilotfish.audit.results import Level
 from pilotfish.audit.theory import run_theory
+from pilotfish.audit.windows import WINDOWS
 
 TOKENS = 10_000
 """Tokens that a control of the law level is given; the standard run gives sixteen times as many to a core plan."""

@@ -166,9 +166,10 @@ def _endpoint(
     prompts: list[str] | None,
     model: tuple[str, str, str, int | None],
 ) -> "Report":
-    from pilotfish.audit.endpoint import PROMPTS, EndpointPlan, ReferenceLaw, run_endpoint
+    from pilotfish.audit.endpoint import run_endpoint
     from pilotfish.audit.endpoint_client import Server
     from pilotfish.audit.endpoint_reference import LocalReference
+    from pilotfish.audit.endpoint_sampling import PROMPTS, EndpointPlan, ReferenceLaw
     from pilotfish.audit.results import Report
     from pilotfish.models.loading import load_model
 
