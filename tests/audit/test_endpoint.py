@@ -5,11 +5,14 @@ Detection of the biased law within 20,000 sampled tokens: against a known law th
 size it is half of that, seen with probability 0.98. The cases below have fixed seeds.
 """
 
+import numpy as np
 import pytest
 
 from pilotfish.audit.endpoint import run_endpoint
 from pilotfish.audit.endpoint_client import Server
+from pilotfish.audit.endpoint_reference import LocalReference
 from pilotfish.audit.endpoint_sampling import EndpointPlan
+from pilotfish.audit.table_model import Table, TableExecutor
 from pilotfish.errors import InvalidInputError
 from tests.audit.mock_server import BIASED, HONEST, WORDS, mock_server
 
@@ -104,6 +107,21 @@ def test_impossible_token_is_found_at_once():
         level = run_endpoint(Server(url), lambda prompt, before: {WORDS[1]: 0.6, WORDS[2]: 0.4}, PLAN)
     assert any("probability 0" in finding for finding in level.findings)
     assert level.samples < 2_000
+
+
+def test_local_model_is_a_reference_by_the_texts_of_its_tokens():
+    words = (*WORDS, " ten")  # two ids of one text: their probabilities add up, and as a prefix they are unknown
+    table = Table(np.log(np.array([[*HONEST, 1e-9]] * 4, dtype=np.float32)))
+    reference = LocalReference(
+        TableExecutor(table), lambda text: [1, 2], lambda ids: "".join(words[token] for token in ids), 4
+    )
+    law = reference("a prompt", (WORDS[1], WORDS[2]))
+    assert law == pytest.approx(dict(zip(WORDS, HONEST, strict=True)), abs=1e-6)
+    assert reference("a prompt", (WORDS[0],)) is None
+    assert reference("a prompt", (" eleven",)) is None
+    with mock_server(BIASED, salt=5) as url:
+        level = run_endpoint(Server(url), reference, PLAN)
+    assert any("sampled text" in finding for finding in level.findings)
 
 
 @pytest.mark.parametrize("url", ["", "localhost:80/v1", "ftp://localhost/v1", "http://127.0.0.1:9/v1"])

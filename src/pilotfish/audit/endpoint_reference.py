@@ -5,20 +5,33 @@ it stores them in less precision, its law differs by that much, and a long enoug
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pilotfish.audit import oracle
-from pilotfish.models.base import Segment
-from pilotfish.models.loading import Model
+from pilotfish.models.base import Executor, Segment
 
 
 class LocalReference:
-    """The law of a model at temperature 1, remembered for the prefixes asked for."""
+    """The law of a model at temperature 1, remembered for the prefixes asked for.
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._texts = [model.tokenizer.decode([token]) for token in range(model.tokenizer.vocab_size)]
+    Args:
+        executor: runs the model.
+        encode, decode: of its tokenizer.
+        vocab_size: ids that the tokenizer knows.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        encode: Callable[[str], Sequence[int]],
+        decode: Callable[[Sequence[int]], str],
+        vocab_size: int,
+    ) -> None:
+        self._executor = executor
+        self._encode = encode
+        self._texts = [decode([token]) for token in range(vocab_size)]
         self._ids: dict[str, list[int]] = defaultdict(list)
         for token, text in enumerate(self._texts):
             self._ids[text].append(token)
@@ -32,18 +45,17 @@ class LocalReference:
         return self._laws[key]
 
     def _law(self, prompt: str, before: tuple[str, ...]) -> dict[str, float] | None:
-        ids = list(self._model.tokenizer.encode(prompt))
+        ids = list(self._encode(prompt))
         for text in before:
             candidates = self._ids.get(text, [])
             if len(candidates) != 1:
                 return None
             ids.append(candidates[0])
-        executor = self._model.executor
-        sequence = executor.open(len(ids))
+        sequence = self._executor.open(len(ids))
         try:
-            logits = executor.forward([Segment(sequence, ids, logits_from=len(ids) - 1)]).logits[0]
+            logits = self._executor.forward([Segment(sequence, ids, logits_from=len(ids) - 1)]).logits[0]
         finally:
-            executor.close(sequence)
+            self._executor.close(sequence)
         law = oracle.softmax(logits[: len(self._texts)].double().cpu().numpy())
         merged: dict[str, float] = defaultdict(float)
         for token in np.flatnonzero(law):

@@ -189,7 +189,9 @@ def _endpoint(
         reference = Server(reference_url, model=name, api_key=key)
     else:
         local, executor, weights, threads = model
-        reference = LocalReference(load_model(local, executor=executor, weights=weights, threads=threads))  # type: ignore[arg-type]
+        own = load_model(local, executor=executor, weights=weights, threads=threads)  # type: ignore[arg-type]
+        tokenizer = own.tokenizer
+        reference = LocalReference(own.executor, tokenizer.encode, tokenizer.decode, tokenizer.vocab_size)
     return Report((run_endpoint(server, reference, plan),), seed, "endpoint")
 
 
