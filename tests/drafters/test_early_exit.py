@@ -120,6 +120,16 @@ def test_continued_pass_has_the_bits_of_a_whole_one(target, ran):
         target.close(number)
 
 
+def test_states_from_before_the_exit_layer_are_still_right(target):
+    number = target.open(16)
+    expected = target.forward([Segment(number, [1, 2, 3])], capture=(1,))
+    hidden = target.forward([Segment(number, [1, 2, 3])], layers=(0, 2), capture=(2,)).hidden[2]
+    got = run_pass(target, [Segment(number, [1, 2, 3])], [PartialPass(2, hidden)], (1,))
+    assert torch.equal(got.hidden[1], expected.hidden[1])
+    assert torch.equal(got.logits, expected.logits)
+    target.close(number)
+
+
 @pytest.mark.parametrize("exit_layer", [0, LAYERS, -1])
 def test_exit_layer_outside_the_target_is_refused(target, exit_layer):
     with pytest.raises(SpeculativeConfigError, match=f"exit_layer={exit_layer}: expected 1 to 3"):

@@ -80,6 +80,10 @@ def test_what_is_no_configuration_is_refused(given):
         ({"method": "suffix", "suffix_decoding_max_spec_factor": "1"}, "suffix_decoding_max_spec_factor='1'"),
         ({"method": "suffix", "suffix_decoding_min_token_prob": 1.5}, "suffix_decoding_min_token_prob=1.5"),
         ({"method": "early_exit"}, "needs exit_layer"),
+        (
+            {"method": "auto", "drafters": [{"method": "early_exit", "exit_layer": layer} for layer in (1, 2)]},
+            "early_exit more than once",
+        ),
         ({"method": "early_exit", "exit_layer": 0}, "exit_layer=0"),
         ({"method": "eagle"}, "needs model: an EAGLE-3 head"),
     ],

@@ -128,6 +128,11 @@ class SpeculativeConfig:
             if not isinstance(member, SpeculativeConfig) or member.method == AUTO:
                 raise SpeculativeConfigError(f"drafters has {member!r}: expected the configuration of one drafter")
             members.append(member)
+        if [member.method for member in members].count("early_exit") > 1:
+            raise SpeculativeConfigError(
+                "drafters has early_exit more than once: both would run their tokens in the same places of the "
+                "target's cache; keep one exit_layer"
+            )
         return tuple(members)
 
     @property

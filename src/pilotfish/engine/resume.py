@@ -24,14 +24,14 @@ def run_pass(
         target: its sequences hold the nodes that the partial passes ran.
         segments: the whole pass.
         partials: what has been run of each segment, `None` for nothing; all through equally many layers.
-        capture: layer boundaries, none before that of the partial passes.
+        capture: layer boundaries. Where one lies before that of the partial passes, everything is run anew, as their
+            states there were not kept.
     """
     begun = [partial for partial in partials if partial is not None]
-    if not begun:
-        return target.forward(segments, capture=capture)
-    boundary = begun[0].layers
+    boundary = max((partial.layers for partial in begun), default=0)
     assert all(partial.layers == boundary for partial in begun), "one exit layer in a round"
-    assert all(boundary <= wanted for wanted in capture), "hidden states before the exit layer are not kept"
+    if not begun or any(wanted < boundary for wanted in capture):
+        return target.forward(segments, capture=capture)
     done = [
         0 if partial is None else min(partial.hidden.shape[0], len(segment.tokens))
         for segment, partial in zip(segments, partials, strict=True)

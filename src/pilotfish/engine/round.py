@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from pilotfish.drafters.base import Drafter, Observation
+from pilotfish.drafters.base import Drafter, Observation, Successors
+from pilotfish.drafters.successors import successors
 from pilotfish.engine.proposal import NOTHING, Proposal, propose
 from pilotfish.engine.request import Request
+from pilotfish.engine.resume import run_pass
 from pilotfish.models.base import Executor, Segment
 from pilotfish.terms import Draft, Verdict
 from pilotfish.verify import Rule, match
@@ -70,7 +72,7 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
     """
     plans = _plan(requests, target, drafter, coupled=not rule.needs_laws)
     boundaries = drafter.hidden_boundaries if drafter is not None else ()
-    output = target.forward([plan.segment() for plan in plans], capture=boundaries)
+    output = run_pass(target, [plan.segment() for plan in plans], [plan.draft.partial for plan in plans], boundaries)
 
     rows = 0
     nodes = 0
@@ -84,6 +86,9 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
             plan.request.score_prompt(plan.read, logits)
         if not plan.verifies:
             target.keep(plan.request.sequence, range(plan.size))
+            if drafter is not None:
+                cached = plan.read + plan.size
+                drafter.observe(Observation(plan.request.key, plan.request.tokens, (), hidden, cached))
             continue
         own = logits[len(plan.unread) - 1 - plan.logits_from :]
         verdict = _verify(plan, own, rule)
@@ -126,6 +131,7 @@ def _commit(
     """Cuts the block at the request's end, if it has one, and only then lets any state advance."""
     request, draft = plan.request, plan.draft
     logprobs = request.score(draft, verdict, logits)
+    favourites = _favourites(plan, logits, drafter.top_successors) if drafter is not None else ()
     delivered = request.deliver(verdict.tokens(draft), len(verdict.path), len(draft), time.monotonic(), logprobs)
     path = verdict.path[: delivered - 1]  # the last delivered token is the new pending one: its row is not kept
     kept = [*range(len(plan.unread)), *(len(plan.unread) + node for node in path)]
@@ -133,4 +139,12 @@ def _commit(
     assert target.length(request.sequence) == len(request.tokens) - 1, "all but the pending token are cached"
     if drafter is not None and request.finish_reason is None:
         states = {boundary: rows[kept] for boundary, rows in hidden.items()}
-        drafter.observe(Observation(request.key, request.tokens, plan.proposal.drafter_path(path), states))
+        drafter_path = plan.proposal.drafter_path(path)
+        drafter.observe(Observation(request.key, request.tokens, drafter_path, states, successors=favourites))
+
+
+def _favourites(plan: Plan, logits: Tensor, count: int) -> tuple[Successors, ...]:
+    """What the target thought likely at each verified row, for a drafter that asked for it; before anything commits."""
+    if count == 0:
+        return ()
+    return successors(plan.request.tokens, plan.draft, logits, count, plan.request.sampler.vocab_size)
