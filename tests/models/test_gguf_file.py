@@ -96,7 +96,7 @@ def test_gguf_read_gives_what_the_gguf_package_dequantises(type_name, tmp_path, 
                 assert torch.equal(grouped.dequantise(), expected)
             checked += 1
     assert checked == 6
-    assert weights.half_precision == (type_name in ("F16", "BF16"))
+    assert weights.half_precision == (type_name != "F32")
 
 
 @pytest.mark.parametrize("type_name", GROUPED_TYPES)
@@ -250,7 +250,7 @@ def test_demo_model_is_what_the_design_says():
     assert (config.context_length, config.tie_word_embeddings) == (8192, True)
     assert config.layers[0].rope.inv_freq[1] == pytest.approx(100_000 ** (-2 / 64))
     assert files.eos_ids == (2,)
-    assert not files.weights.half_precision
+    assert files.weights.half_precision
     assert files.fingerprint == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
     matrices = [name for name in files.weights.names() if "_proj" in name or "embed" in name]
     forms = Counter(files.weights.read_grouped(name) is not None for name in matrices)

@@ -96,7 +96,7 @@ class GgufWeights(Weights):
     @property
     def half_precision(self) -> bool:
         matrices = [tensor.type_name for tensor in self.tensors.values() if len(tensor.shape) == 2]
-        return all(type_name in ("F16", "BF16") for type_name in matrices)
+        return "F32" not in matrices
 
     def names(self) -> Iterable[str]:
         return self.tensors.keys()

@@ -41,7 +41,7 @@ class Weights(ABC):
     @property
     @abstractmethod
     def half_precision(self) -> bool:
-        """True when the checkpoint itself stores its matrices in 16 bits."""
+        """True when the checkpoint itself stores no matrix in more than 16 bits a number, quantised ones included."""
 
     @abstractmethod
     def names(self) -> Iterable[str]:
