@@ -1,7 +1,7 @@
 """Ids, text and endings with speculation equal those without: the full matrix on the real model.
 
-Every prompt x sampling parameters x drafter x draft length, alone and in batches of mixed length in any order. Prints one
-line per cell and ends with 1 if anything differs.
+Every prompt x sampling parameters x drafter x draft length, alone and in batches of mixed length in any order. Prints
+one line per cell and ends with 1 if anything differs.
 
     python benchmarks/identity_matrix.py QUESTIONS.jsonl [--prompts 32] [--max-tokens 32] [--executor native|torch]
 
