@@ -1,11 +1,12 @@
 """Deltas never split a character and join to the whole text."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from pilotfish.engine.detokenizer import Detokenizer
+from pilotfish.engine.detokenizer import CONTEXT_TOKENS, Detokenizer
+from tests.models.tiny_models import trained_byte_level, trained_sentencepiece_style
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +56,70 @@ def test_leading_space_of_a_word_survives_a_token_without_text():
 
     assert pushed(decode, [1], [2, 0, 1]) == [" world", "", " hello", ""]
     assert pushed(decode, [], [1, 2]) == ["hello", " world", ""]
+
+
+TOKENIZERS = {"byte_level": trained_byte_level, "sentencepiece": trained_sentencepiece_style}
+TEXTS = st.one_of(st.text(max_size=30), st.text(alphabet=" ab\n\té☃𝄞don't", max_size=30))
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("kind", list(TOKENIZERS))
+def test_deltas_of_any_tokens_join_to_the_whole_text(kind, special):
+    """Random ids, control tokens and all: what comes is what prompt and output decode to together."""
+    tokenizer = Tokenizer.from_str(TOKENIZERS[kind]())
+    ids = st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), max_size=24)
+
+    def decode(tokens):
+        return tokenizer.decode(list(tokens), skip_special_tokens=not special)
+
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    @given(prompt=ids, output=ids)
+    def check(prompt, output):
+        prompt = prompt[-CONTEXT_TOKENS:]
+        whole, known = decode([*prompt, *output]), decode(prompt)
+        deltas = pushed(decode, prompt, output)
+        # Where bytes are left that make no character, byte fallback turns the whole run of them into marks of failure,
+        # what was shown of it included.
+        if "\ufffd" not in known + whole and whole.startswith(known):
+            assert "".join(deltas) == whole[len(known) :]
+            assert not any("\ufffd" in delta for delta in deltas)
+
+    check()
+
+
+@pytest.mark.parametrize("kind", list(TOKENIZERS))
+def test_deltas_of_a_text_join_to_it_with_its_leading_space(kind):
+    tokenizer = Tokenizer.from_str(TOKENIZERS[kind]())
+
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    @given(text=TEXTS, cut=st.integers(0, 30))
+    def check(text, cut):
+        ids = tokenizer.encode(text).ids
+        cut = min(cut, len(ids))
+        prompt = ids[:cut]
+        deltas = pushed(tokenizer.decode, prompt, ids[cut:])
+        known, whole = tokenizer.decode(prompt), tokenizer.decode(ids)
+        if "\ufffd" not in known + whole and cut <= CONTEXT_TOKENS:
+            assert "".join(deltas) == whole[len(known) :]
+            assert not any("\ufffd" in delta for delta in deltas)
+
+    check()
+
+
+def test_first_word_after_a_sentencepiece_prompt_keeps_its_space():
+    tokenizer = Tokenizer.from_str(trained_sentencepiece_style())
+    first, second = tokenizer.encode("the").ids, tokenizer.encode("shark").ids
+    assert tokenizer.id_to_token(second[0]).startswith("▁")
+    assert "".join(pushed(tokenizer.decode, first, second)) == " shark"
+    assert "".join(pushed(tokenizer.decode, [], second)) == "shark"
+
+
+def test_control_token_is_written_out_where_it_stands():
+    tokenizer = Tokenizer.from_str(trained_byte_level())
+    ids = tokenizer.encode("the shark").ids
+
+    def decode(tokens):
+        return tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+    assert "".join(pushed(decode, ids, [2, *ids])) == "<|im_end|>the shark"
+    assert "".join(pushed(tokenizer.decode, ids, [2, *ids])) == "the shark"

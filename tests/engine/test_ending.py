@@ -86,6 +86,31 @@ class TestEndInsideABlock:
         check(plain, speculative, end, FinishReason.STOP)
         assert speculative.ending.text == letters(known[1][:start])
 
+    def test_included_stop_string(self, target, known, end):
+        start = max(0, end - 2)
+        stop = letters(known[1][start : end + 1])
+        plain, speculative = both(target, known, stop=stop, include_stop_str_in_output=True)
+        check(plain, speculative, end, FinishReason.STOP)
+        assert speculative.ending.text == letters(known[1][: end + 1])
+        assert speculative.ending.stopped_by == plain.ending.stopped_by == stop
+
+    def test_included_stop_token(self, target, known, end):
+        plain, speculative = both(
+            target, known, stop_token_ids=[known[1][end]], include_stop_str_in_output=True, logprobs=0
+        )
+        check(plain, speculative, end, FinishReason.STOP)
+        assert speculative.ending.text == letters(known[1][: end + 1])
+        assert speculative.ending.stopped_by == known[1][end]
+        assert len(speculative.logprobs) == end + 1, "nothing after the end leaks"
+
+    def test_stop_string_of_the_first_tokens_is_none_before_min_tokens(self, target, known, end):
+        """A stop string completed by the last of the first `min_tokens` tokens is passed over; the next one counts."""
+        answer = known[1]
+        stops = [letters(answer[end : end + 1]), letters(answer[end + 1 : end + 2])]
+        plain, speculative = both(target, known, stop=stops, min_tokens=end + 1)
+        check(plain, speculative, end + 1, FinishReason.STOP)
+        assert speculative.ending.text == letters(answer[: end + 1])
+
     def test_budget(self, target, known, end):
         plain, speculative = both(target, known, max_tokens=end + 1)
         check(plain, speculative, end, FinishReason.LENGTH)
@@ -112,8 +137,48 @@ def test_earliest_of_two_ends_in_one_block_wins(target, known):
         "budget": lambda place: {"max_tokens": place + 1},
     }
     for first, second in itertools.permutations(ends, 2):
-        plain, speculative = both(target, known, **ends[first](1), **ends[second](3))
-        check(plain, speculative, 1, FinishReason.LENGTH if first == "budget" else FinishReason.STOP)
+        for early, late in itertools.combinations(range(5), 2):
+            plain, speculative = both(target, known, **ends[first](early), **ends[second](late))
+            check(plain, speculative, early, FinishReason.LENGTH if first == "budget" else FinishReason.STOP)
+
+
+def test_two_ends_with_one_token_are_one_end(target, known):
+    answer = known[1]
+    for place in range(5):
+        plain, speculative = both(
+            target, known, eos_ids=(answer[place],), stop_token_ids=[answer[place]], max_tokens=place + 1
+        )
+        check(plain, speculative, place, FinishReason.STOP)
+        stop = letters(answer[place : place + 1])
+        plain, speculative = both(target, known, stop=stop, max_tokens=place + 1)
+        check(plain, speculative, place, FinishReason.STOP)
+
+
+@pytest.mark.parametrize("least", [1, 2, 4, 5, 7, 12])
+def test_min_tokens_past_the_eos_changes_the_answer_as_plain_decoding_does(target, known, least):
+    """The drafter knows the answer without `min_tokens`: from the first masked end on it is wrong, and says EOS."""
+    seed, answer = known
+    for place in (0, 1, 3, 4, 6):
+        params = SamplingParams(temperature=1.0, seed=seed, max_tokens=12, min_tokens=least)
+        (plain,) = run(tiny_engine(target, eos_ids=(answer[place],)), [PROMPT], params)
+        drafter = replay(answer, len(PROMPT))
+        (speculative,) = run(tiny_engine(target, drafter, DRAFT_LEN, eos_ids=(answer[place],)), [PROMPT], params)
+        assert speculative.output == plain.output
+        assert speculative.ending.text == plain.ending.text
+        assert speculative.finish_reason is plain.finish_reason
+        assert answer[place] not in speculative.output[:least]
+        assert len(speculative.output) > least or speculative.finish_reason is FinishReason.LENGTH
+
+
+def test_context_limit_inside_a_block_at_every_place(known):
+    for room in range(1, 8):
+        target = tiny_target(context_length=len(PROMPT) + room)
+        params = SamplingParams(temperature=1.0, seed=3, logprobs=0)
+        (plain,) = run(tiny_engine(target), [PROMPT], params)
+        (speculative,) = run(tiny_engine(target, replay(plain.output, 3), DRAFT_LEN), [PROMPT], params)
+        assert len(speculative.logprobs) == len(speculative.output) == room
+        assert speculative.output == plain.output
+        assert speculative.finish_reason is FinishReason.LENGTH
 
 
 def test_ignored_eos_does_not_end(target, known):
@@ -145,6 +210,30 @@ def test_possible_stop_string_is_held_back_until_decided():
     assert shown == [letters([7]), "", "", letters([1, 2, 9]), "", "", ""]
     assert held.reason is FinishReason.STOP
     assert held.text == letters([7, 1, 2, 9])
+
+
+def test_stop_string_that_is_complete_first_wins_wherever_tokens_split_it():
+    """ "bc" is complete before "abcd" is, whether the letters come one by one or as one token."""
+    for pieces in (["a", "b", "c", "d"], ["abcd"], ["ab", "cd"], ["a", "bcd"]):
+        detokenizer = Detokenizer(lambda ids, own=pieces: "".join(own[place] for place in ids), [])
+        cut = Ending(SamplingParams(stop=["abcd", "bc", "c"]), (), 9, detokenizer)
+        for token in range(len(pieces)):
+            if cut.push(token) is not None:
+                break
+        assert cut.text == "a"
+        assert cut.stopped_by == "bc"
+
+
+def test_included_stop_string_need_not_be_held_back():
+    held = Ending(
+        SamplingParams(stop=letters([1, 2]), include_stop_str_in_output=True), (), 9, Detokenizer(letters, [])
+    )
+    shown = []
+    for token in [7, 1, 2]:
+        held.push(token)
+        shown.append(held.release())
+    assert shown == [letters([7]), letters([1]), letters([2])]
+    assert held.text == letters([7, 1, 2])
 
 
 def test_held_back_text_is_released_at_another_end():

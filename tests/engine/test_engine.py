@@ -31,6 +31,29 @@ def test_stop_token_outside_the_vocabulary_is_refused():
         run(tiny_engine(tiny_target()), [[1]], SamplingParams(stop_token_ids=[64]))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"allowed_token_ids": [3, 64]}, "allowed_token_ids has 64: expected ids from 0 to 63"),
+        ({"banned_token_ids": [99]}, "banned_token_ids has 99: expected ids from 0 to 63"),
+        ({"logit_bias": {70: 1.0}}, "logit_bias has 70: expected ids from 0 to 63"),
+        ({"logprobs": 65}, "logprobs is 65; expected at most the vocabulary, 64"),
+        ({"prompt_logprobs": 65}, "prompt_logprobs is 65; expected at most the vocabulary, 64"),
+        ({"n": 2}, "n is 2: an engine's request is one sample"),
+        ({"bad_words": "x"}, "no tokenizer to encode them with|give stop_token_ids"),
+        ({"bad_words": "x", "stop_token_ids": [3]}, "no tokenizer to encode them with"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs needs a tokenizer"),
+        ({"skip_special_tokens": False}, "skip_special_tokens is False"),
+        ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size may leave no token possible"),
+    ],
+)
+def test_option_that_cannot_be_honoured_is_refused_before_any_work(options, message):
+    target = tiny_target()
+    with pytest.raises(SamplingParamsError, match=message):
+        run(tiny_engine(target), [[1], [2]], [SamplingParams(max_tokens=2), SamplingParams(**options)])
+    assert target.open(1) == 0, "nothing was started"
+
+
 def test_negative_draft_length_is_refused():
     with pytest.raises(SpeculativeConfigError, match="num_speculative_tokens=-1"):
         run(tiny_engine(tiny_target(), NgramDrafter()), [[1]], SamplingParams(), draft_len=-1)

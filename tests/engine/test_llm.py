@@ -1,5 +1,6 @@
 """`LLM` on tiny models from disk: prompts, chats, streams, drafters by name, and callers' mistakes."""
 
+import re
 import subprocess
 import sys
 
@@ -10,10 +11,12 @@ from pilotfish.errors import (
     InvalidInputError,
     ModelNotFoundError,
     PromptError,
+    SamplingParamsError,
     SpeculativeConfigError,
     TokenizerMismatchError,
     UnsupportedModelError,
 )
+from pilotfish.sampling import derived_seed
 from tests.models.tiny_models import tiny_hf_directory, tiny_tokenizer
 
 PROMPT = "The shark looks once, and once more the shark looks"
@@ -93,6 +96,73 @@ def test_stream_deltas_join_to_the_output(ngram):
         assert "".join(delta.text for delta in deltas) == output.text
         assert tuple(token for delta in deltas for token in delta.token_ids) == output.token_ids
         assert tuple(flag for delta in deltas for flag in delta.from_draft) == output.from_draft
+
+
+def test_samples_are_requests_with_derived_seeds(plain, ngram):
+    params = SamplingParams(seed=5, n=3, max_tokens=16, temperature=1.1)
+    (output,) = ngram.generate(PROMPT, params)
+    assert [completion.index for completion in output.outputs] == [0, 1, 2]
+    assert len({completion.token_ids for completion in output.outputs}) == 3
+    for completion, own in zip(output.outputs, params.samples(), strict=True):
+        (alone,) = plain.generate(PROMPT, own)
+        assert completion.token_ids == alone.outputs[0].token_ids
+        assert completion.seed == own.seed
+        assert completion.logprobs is None
+    (without_seed,) = ngram.generate(PROMPT, SamplingParams(n=2, max_tokens=8))
+    assert without_seed.outputs[1].seed == derived_seed(without_seed.outputs[0].seed, 1)
+
+
+def test_best_of_gives_the_samples_of_highest_cumulative_logprob(ngram):
+    options = {"seed": 5, "max_tokens": 8, "temperature": 1.1}
+    (every,) = ngram.generate(PROMPT, SamplingParams(n=6, logprobs=0, **options))
+    (best,) = ngram.generate([PROMPT], SamplingParams(n=2, best_of=6, **options))
+    ranked = sorted(every.outputs, key=lambda completion: -completion.cumulative_logprob)
+    assert [completion.token_ids for completion in best.outputs] == [completion.token_ids for completion in ranked[:2]]
+    assert [completion.cumulative_logprob for completion in best.outputs] == [
+        completion.cumulative_logprob for completion in ranked[:2]
+    ]
+    assert [completion.index for completion in best.outputs] == [0, 1]
+    assert best.outputs[0].logprobs is None
+
+
+def test_logprobs_name_tokens_and_ranks(ngram):
+    params = SamplingParams(seed=5, max_tokens=8, logprobs=3, prompt_logprobs=1)
+    (output,) = ngram.generate(PROMPT, params)
+    completion = output.outputs[0]
+    for token, found in zip(completion.token_ids, completion.logprobs, strict=True):
+        assert 3 <= len(found) <= 4
+        assert token in found
+        assert [one.rank for one in found.values()][:3] == [1, 2, 3]
+        assert found[token].decoded_token == ngram.tokenizer.decode([token], skip_special_tokens=False)
+    total = sum(found[token].logprob for token, found in zip(completion.token_ids, completion.logprobs, strict=True))
+    assert completion.cumulative_logprob == pytest.approx(total)
+    assert output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+    assert all(
+        token in found for token, found in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    )
+
+
+def test_structured_output_of_a_chat_is_what_was_asked_for(plain, ngram):
+    params = SamplingParams(seed=2, max_tokens=30, structured_outputs={"regex": "(yes|no), [a-z]{2,5}\\."})
+    messages = [{"role": "user", "content": "Where to?"}]
+    (before,), (after,) = plain.chat(messages, params), ngram.chat(messages, params)
+    assert re.fullmatch(r"(yes|no), [a-z]{2,5}\.", after.outputs[0].text)
+    assert after.outputs[0].token_ids == before.outputs[0].token_ids
+    assert after.outputs[0].finish_reason == "stop"
+
+
+def test_stop_reason_says_what_ended_it(ngram):
+    (free,) = ngram.generate(PROMPT, GREEDY)
+    third = free.outputs[0].token_ids[2]
+    (stopped,) = ngram.generate(PROMPT, SamplingParams(temperature=0, max_tokens=24, stop_token_ids=[third]))
+    assert stopped.outputs[0].stop_reason == third
+    assert free.outputs[0].stop_reason is None
+
+
+def test_stream_refuses_several_samples(ngram):
+    with pytest.raises(SamplingParamsError, match="n is 2; expected 1 in a stream"):
+        next(ngram.stream(PROMPT, SamplingParams(n=2)))
 
 
 def test_totals_count_every_request(directory):

@@ -4,6 +4,7 @@ Owns the only use of `llguidance`. A constraint is a function of the row's own o
 matcher, and each drafted path is followed on a fork of it, so that nothing drafted ever has to be taken back.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotfish.errors import SamplingParamsError
-from pilotfish.sampling.checks import shortened
+from pilotfish.sampling.checks import refusal
 from pilotfish.sampling.history import Memory
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.sampling.structured import StructuredOutputs
+
+logger = logging.getLogger(__name__)
 
 _CACHED_GRAMMARS = 64
 _JSON_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -74,19 +77,21 @@ class GrammarCompiler:
             self._tokenizer = LLTokenizer(
                 self._tokenizer_json(), n_vocab=self._vocab_size, eos_token=self._eos_ids, slices=None
             )
+        translations: dict[str, Callable[[str], str]] = {
+            "json": lambda text: LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE),
+            "regex": LLMatcher.grammar_from_regex,
+            "grammar": LLMatcher.grammar_from_lark,
+        }
         text = structured.text
-        if structured.kind == "json":
-            grammar = LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE)
-        elif structured.kind == "regex":
-            grammar = LLMatcher.grammar_from_regex(text)
-        else:
-            grammar = LLMatcher.grammar_from_lark(text)
-        shown = shortened(text)
+        try:
+            grammar = translations[structured.kind](text)
+        except ValueError as error:
+            raise refusal(option, text, f"one that can be compiled ({error})") from None
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise SamplingParamsError(f"{option} is {shown!r}: expected a grammar that works: {matcher.get_error()}")
-        if not _allowed(matcher).any():
-            raise SamplingParamsError(f"{option} is {shown!r}: expected a grammar that some text matches; none does")
+            raise refusal(option, text, f"one that can be compiled ({matcher.get_error().strip()})")
+        if not _allowed(matcher.deep_copy()).any():
+            raise refusal(option, text, "one that some text matches; none does")
         return Grammar(matcher)
 
 
@@ -132,15 +137,15 @@ class GrammarConstraint(Memory):
     def allowed(self, prefix: Prefix) -> NDArray[np.bool_] | None:
         """`[vocab]` the tokens that may follow; `None` after an output that cannot come about, where all may.
 
-        Raises:
-            SamplingParamsError: the grammar exceeds the matcher's limits.
+        None at all may follow where the grammar has led into a dead end or beyond the matcher's limits. That is no
+        error to raise: a draft may have led there, and what a draft does must not show.
         """
         matcher = self._reach(prefix)
         if matcher is None:
             return None
         allowed = _allowed(matcher)
         if matcher.is_error():
-            raise SamplingParamsError(f"structured_outputs: the grammar is too complex here: {matcher.get_error()}")
+            logger.warning("structured_outputs: nothing can follow here: %s", matcher.get_error() or "a dead end")
         return allowed
 
     def forced(self, prefix: Prefix) -> list[int]:
@@ -164,5 +169,7 @@ class GrammarEnd:
 
 
 def _allowed(matcher: Any) -> NDArray[np.bool_]:
-    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-    return np.unpackbits(bits, bitorder="little").view(np.bool_)
+    bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
+    if matcher.is_error():  # the mask of a matcher that has failed allows the end
+        bits[:] = 0
+    return bits.view(np.bool_)
