@@ -13,6 +13,7 @@
 
 #include "decoder.h"
 #include "faults.h"
+#include "linear.h"
 #include "pool.h"
 #include "successors.h"
 #include "suffix.h"
@@ -191,6 +192,17 @@ nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> gumbel_argmax(Array<const float, 2>
   return nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(choices, {rows}, owner);
 }
 
+void multiply_linear(const PackedLinear& linear, Array<const float, 2> x, Array<float, 2> out, int threads) {
+  const int64_t rows = static_cast<int64_t>(x.shape(0));
+  if (static_cast<int64_t>(x.shape(1)) != linear.inputs() || static_cast<int64_t>(out.shape(0)) != rows ||
+      static_cast<int64_t>(out.shape(1)) != linear.outputs())
+    fail<RowsFault>("x is ", rows, " x ", x.shape(1), " and out ", out.shape(0), " x ", out.shape(1), "; expected ",
+                    linear.inputs(), " inputs and ", linear.outputs(), " outputs");
+  if (threads < 1 || threads > 512) fail<RowsFault>("threads is ", threads, "; expected 1 to 512");
+  nb::gil_scoped_release release;
+  if (rows > 0) linear.multiply(x.data(), rows, out.data(), threads);
+}
+
 using SuffixTuple = std::tuple<std::vector<int32_t>, std::vector<int32_t>, std::vector<double>, double>;
 
 SuffixTuple propose_suffix(const SuffixIndex& index, const std::vector<int32_t>& context, int64_t draft_len,
@@ -287,6 +299,17 @@ NB_MODULE(_native, m) {
       .def_prop_ro("free_pages", [](const Decoder& decoder) { return decoder.cache().free_pages(); })
       .def_prop_ro("total_pages", [](const Decoder& decoder) { return decoder.cache().total_pages(); })
       .def_prop_ro("page_bytes", [](const Decoder& decoder) { return decoder.cache().page_bytes(); });
+
+  nb::class_<PackedLinear>(m, "PackedLinear")
+      .def(
+          "__init__",
+          [](PackedLinear* linear, Array<const float, 2> weights, const std::string& storage) {
+            const FloatSource source{weights.data(), Element::kFloat32};
+            new (linear) PackedLinear(source, static_cast<int64_t>(weights.shape(0)),
+                                      static_cast<int64_t>(weights.shape(1)), named(kStorages, storage));
+          },
+          nb::arg("weights"), nb::arg("storage"))
+      .def("multiply", &multiply_linear, nb::arg("x"), nb::arg("out"), nb::arg("threads"));
 
   nb::class_<SuffixIndex>(m, "SuffixIndex")
       .def(nb::init<int64_t>(), nb::arg("depth"))

@@ -9,6 +9,7 @@ from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.models.eagle import EagleHead
 from pilotfish.models.eagle_files import eagle_config
 from pilotfish.models.native_executor import NativeExecutor
+from pilotfish.models.native_linear import use_native_linears
 from pilotfish.sampling.params import SamplingParams
 from tests.engine.tiny import run, tiny_config, tiny_engine, tiny_target
 from tests.models.memory_weights import random_weights, randomised
@@ -27,14 +28,18 @@ DRAFTERS = {
     "recycle tree": lambda target: RecycleDrafter(nodes_per_depth=3, shared=True),
     "early_exit": lambda target: EarlyExitDrafter(target, 2),
     "eagle": lambda target: EagleDrafter(eagle_head(), (1, 2, 3)),
+    "eagle native": lambda target: EagleDrafter(eagle_head(native=True), (1, 2, 3)),
     "eagle tree": lambda target: EagleDrafter(eagle_head(), (1, 2, 3), nodes_per_depth=3),
 }
 
 
-def eagle_head():
+def eagle_head(native=False):
     """A head that nobody trained; it is right now and then."""
     config = eagle_config(head_config("speculators", layer_ids=[1, 2, 3]))
-    return randomised(EagleHead(config), seed=0, spread=0.2)
+    head = randomised(EagleHead(config), seed=0, spread=0.2)
+    if native:
+        use_native_linears(head, threads=1)
+    return head
 
 
 CHAINS = [kind for kind in DRAFTERS if "tree" not in kind]

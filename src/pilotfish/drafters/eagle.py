@@ -93,7 +93,7 @@ class EagleDrafter(Drafter):
     Until the target has shown its states it drafts nothing; a prefix that it never showed is not looked at.
 
     Args:
-        head: on the CPU.
+        head: on any device; its linear layers may be native ones.
         boundaries: of the target, whose states the head fuses.
         nodes_per_depth: 1 for chains.
     """
@@ -101,7 +101,7 @@ class EagleDrafter(Drafter):
     def __init__(self, head: EagleHead, boundaries: Sequence[int], nodes_per_depth: int = 1) -> None:
         self._head = head.eval()
         self._config = head.config.layer
-        self._device = head.fc.weight.device
+        self._device = head.norm.weight.device
         self._whole = head.config.draft_vocab_size == self._config.vocab_size
         self.hidden_boundaries = tuple(boundaries)
         self.nodes_per_depth = nodes_per_depth

@@ -82,10 +82,14 @@ def build_drafter(
         case "eagle":
             from pilotfish.drafters.eagle import EagleDrafter
             from pilotfish.models.eagle_files import load_eagle_head
+            from pilotfish.models.native_executor import NativeExecutor
+            from pilotfish.models.native_linear import use_native_linears
 
             assert settings.model is not None, "checked with the settings"
             config = target.executor.config
             head = load_eagle_head(settings.model, config, target.files.weights)
+            if isinstance(target.executor, NativeExecutor):
+                use_native_linears(head, target.executor.threads)
             return EagleDrafter(head, head.config.boundaries_of(config.num_layers), settings.tree_width)
         case _:
             from pilotfish.drafters.draft_model import DraftModelDrafter
