@@ -96,3 +96,14 @@ def test_ended_request_frees_its_sequence(model):
 
     with pytest.raises(RowsError):
         model.length(0)
+
+
+def test_draft_cut_shorter_than_it_was_drawn_leaves_the_pending_token_to_be_read(model):
+    drafter = DraftModelDrafter(model)
+    drafter.begin(0, 64)
+    draft = propose(drafter, [3, 4], 4)
+    # Only the first token was verified, and the target's own choice was the second, which had been read ahead.
+    committed = [3, 4, *draft.tokens[:2]]
+    drafter.observe(Observation(0, committed, (0,), {}))
+    assert model.length(0) == 3
+    assert list(propose(drafter, committed, 3).tokens) == greedy_continuation(model, committed, 3)

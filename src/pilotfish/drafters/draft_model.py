@@ -122,7 +122,9 @@ class DraftModelDrafter(Drafter):
             return
         committed = observation.tokens[ahead.committed :]
         agreed = 0
-        while agreed < min(len(ahead.drafted), len(committed)) and ahead.drafted[agreed] == committed[agreed]:
+        # The last committed token is pending: even if it was read ahead (a draft cut shorter than it was drawn), its
+        # row is the first of the next draft.
+        while agreed < min(len(ahead.drafted), len(committed) - 1) and ahead.drafted[agreed] == committed[agreed]:
             agreed += 1
         self._executor.keep(self._sequences[observation.request], range(ahead.backlog + agreed))
 

@@ -68,7 +68,6 @@ class GgufFile:
         factors = self.header.tensors.get(ROPE_FACTORS)
         if factors is not None and factors.type_name != "F32":
             raise CorruptModelError(f"{path}: tensor {ROPE_FACTORS!r}: got type {factors.type_name}, expected F32")
-        self.data: Bytes = np.memmap(path, dtype=np.uint8, mode="r")
         rope_factors = None if factors is None else self.raw(factors).view(np.float32).ravel().tolist()
         self.config = gguf_decoder_config(path, self.header, rope_factors)
         self.weights = GgufWeights(self)
@@ -76,9 +75,18 @@ class GgufFile:
         self.eos_ids = tuple(dict.fromkeys(token for token in ids if isinstance(token, int)))
 
     def raw(self, tensor: GgufTensor) -> Bytes:
-        """A copy of a tensor's bytes, `[row, byte]`."""
-        stored = self.data[tensor.offset : tensor.offset + tensor.num_bytes]
-        return np.array(stored).reshape(tensor.shape[0], -1)
+        """A tensor's bytes, `[row, byte]`, read anew: a mapping would keep the whole file in memory.
+
+        Raises:
+            CorruptModelError: the file has become shorter than it was.
+        """
+        stored = np.fromfile(self.path, np.uint8, tensor.num_bytes, offset=tensor.offset)
+        if stored.size != tensor.num_bytes:
+            raise CorruptModelError(
+                f"{self.path}: tensor {tensor.name!r}: got {stored.size} bytes, expected {tensor.num_bytes}; the file "
+                "was cut short while it was in use"
+            )
+        return stored.reshape(tensor.shape[0], -1)
 
 
 class GgufWeights(Weights):

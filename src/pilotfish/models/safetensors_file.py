@@ -61,12 +61,19 @@ class SafetensorsFile:
             header = file.read(length)
         self.digest = hashlib.sha256(header + str(size).encode()).hexdigest()
         self.tensors = self._table(header, LENGTH_BYTES + length, size)
-        self._data: np.ndarray[Any, np.dtype[np.uint8]] = np.memmap(path, dtype=np.uint8, mode="r")
 
     def read(self, name: str) -> Tensor:
-        """A copy of one tensor, in the dtype it is stored in (one of `DTYPES` or `INTEGER_DTYPES`)."""
+        """One tensor in the dtype it is stored in (one of `DTYPES` or `INTEGER_DTYPES`).
+
+        Read anew each time: a mapping would keep the whole file in memory.
+
+        Raises:
+            CorruptModelError: the file has become shorter than it was.
+        """
         tensor = self.tensors[name]
-        stored = np.array(self._data[tensor.start : tensor.stop])
+        stored = np.fromfile(self.path, np.uint8, tensor.stop - tensor.start, offset=tensor.start)
+        if stored.size != tensor.stop - tensor.start:
+            raise CorruptModelError(f"{self.path}: tensor {name!r}: the file was cut short while it was in use")
         return torch.from_numpy(stored).view((DTYPES | INTEGER_DTYPES)[tensor.dtype]).view(tensor.shape)
 
     def _table(self, header: bytes, data_start: int, size: int) -> dict[str, SafeTensor]:
