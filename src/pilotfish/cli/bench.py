@@ -1,6 +1,7 @@
 """`pilotfish bench`: how fast it is here."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -131,10 +132,15 @@ def require_writable(file: Path | None) -> None:
     """Refuses a file that could not be written in the end, before a long measurement.
 
     Raises:
-        InvalidInputError: its directory is missing, or it is a directory.
+        InvalidInputError: its directory is missing, it is a directory, or writing is not allowed.
     """
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise InvalidInputError(f"cannot write {file}: expected a file in a directory that exists")
+    if file is None:
+        return
+    directory = file.absolute().parent
+    if file.is_dir() or not directory.is_dir() or not os.access(file if file.exists() else directory, os.W_OK):
+        raise InvalidInputError(
+            f"cannot write {file}: expected a file in a directory that exists, and leave to write it"
+        )
 
 
 @contextmanager
