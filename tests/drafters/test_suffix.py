@@ -163,6 +163,23 @@ def test_tree_keeps_both_continuations_the_likelier_first():
     assert limited.tokens == (4,)
 
 
+@pytest.mark.parametrize("nodes_per_depth", [1, 3])
+def test_draft_after_any_history_is_that_of_a_fresh_drafter(nodes_per_depth):
+    rng = random.Random(nodes_per_depth)
+    for _ in range(20):
+        drafter = SuffixDrafter(nodes_per_depth)
+        drafter.begin(0, 200)
+        tokens = rng.choices(range(4), k=5)
+        for _ in range(10):
+            if rng.random() < 0.7:  # it is not asked in every round
+                draft = propose(drafter, tokens, rng.randrange(1, 6), SAMPLER)
+                tokens.extend(draft.tokens[: rng.randrange(len(draft) + 1)])
+            tokens.append(rng.randrange(4))
+        fresh = SuffixDrafter(nodes_per_depth)
+        fresh.begin(0, 200)
+        assert propose(drafter, tokens, 5, SAMPLER) == propose(fresh, tokens, 5, SAMPLER)
+
+
 def test_requests_do_not_see_each_other():
     drafter = SuffixDrafter()
     drafter.begin(0, 100)
