@@ -15,6 +15,7 @@
 #include "faults.h"
 #include "linear.h"
 #include "pool.h"
+#include "sampling.h"
 #include "successors.h"
 #include "suffix.h"
 
@@ -212,6 +213,26 @@ SuffixTuple propose_suffix(const SuffixIndex& index, const std::vector<int32_t>&
   return {std::move(found.tokens), std::move(found.parents), std::move(found.confidence), found.score};
 }
 
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> owned(std::vector<T> values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* data) noexcept { delete static_cast<std::vector<T>*>(data); });
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner);
+}
+
+nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> highest(Array<const float, 1> scores, int64_t count) {
+  return owned(highest_places(scores.data(), static_cast<int64_t>(scores.shape(0)), count));
+}
+
+nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> words_at(uint64_t seed, Array<const int64_t, 1> positions,
+                                                       Array<const int64_t, 1> tokens) {
+  if (positions.shape(0) != tokens.shape(0))
+    fail<RowsFault>("positions has ", positions.shape(0), " entries and tokens ", tokens.shape(0), "; expected as many");
+  std::vector<uint32_t> words(tokens.shape(0));
+  noise_words(seed, positions.data(), tokens.data(), static_cast<int64_t>(words.size()), words.data());
+  return owned(std::move(words));
+}
+
 std::vector<std::vector<int64_t>> top_rows(Array<const float, 2> rows, int64_t vocabulary, int64_t count) {
   const int64_t width = static_cast<int64_t>(rows.shape(1));
   if (vocabulary < 1 || vocabulary > width || count < 1 || count > vocabulary)
@@ -323,6 +344,8 @@ NB_MODULE(_native, m) {
 
   m.attr("PAGE_POSITIONS") = kPagePositions;
   m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("seed"), nb::arg("positions"));
+  m.def("highest", &highest, nb::arg("scores"), nb::arg("count"));
+  m.def("noise_words", &words_at, nb::arg("seed"), nb::arg("positions"), nb::arg("tokens"));
   m.def("top_rows", &top_rows, nb::arg("rows"), nb::arg("vocabulary"), nb::arg("count"));
   m.def("instruction_sets", &instruction_sets);
   m.def("isa", [] { return std::string(kernels().name); });

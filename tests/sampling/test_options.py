@@ -21,8 +21,10 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
-from pilotfish.sampling import Prefix, SamplingParams, build_pipeline
-from pilotfish.sampling.candidates import highest, ranking
+from pilotfish import _native
+from pilotfish.sampling import Prefix, Sampler, SamplingParams, build_pipeline
+from pilotfish.sampling.candidates import highest, highest_by_numpy, ranking
+from pilotfish.sampling.noise import words_by_numpy
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 VOCAB = 40
@@ -281,4 +283,24 @@ def test_history_is_read_once():
 def test_highest_finds_the_best_and_ties_by_lowest_place(values, repeats, count):
     row = torch.tensor(values).repeat(repeats).numpy()
     expected = sorted(place for place in ranking(row)[:count].tolist() if row[place] > -math.inf)
-    assert highest(row, count).tolist() == expected
+    assert highest(row, count).tolist() == highest_by_numpy(row, count).tolist() == expected
+
+
+def test_native_words_equal_numpys():
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(0, 2**18, 500)
+    positions = generator.integers(0, 2**31, 500)
+    for seed in (0, 7, 2**53 - 1, 2**64 - 1):
+        found = _native.noise_words(seed, positions, tokens)
+        assert found.tolist() == words_by_numpy(seed, positions, tokens).tolist()
+
+
+def test_without_the_extension_the_numbers_are_the_same(monkeypatch):
+    logits = random_logits(6, 5000)
+    prefixes = [Prefix([1, 2], 1, (3,) * row) for row in range(6)]
+    options = [{}, {"top_k": 40}, {"temperature": 0.7, "top_k": 500, "top_p": 0.9}, {"top_p": 0.99}, {"min_p": 0.01}]
+    samplers = [Sampler(SamplingParams(seed=3, **own), 5000) for own in options]
+    native = [sampler.choices(logits, prefixes) for sampler in samplers]
+    for module in ("candidates", "choose", "noise"):
+        monkeypatch.setattr(f"pilotfish.sampling.{module}.extension", lambda: None)
+    assert [sampler.choices(logits, prefixes) for sampler in samplers] == native

@@ -142,7 +142,8 @@ def test_draw_has_the_law_it_is_given():
 
     The control, a law at distance 0.05, must fail.
     """
-    tokens = [sampler(5, seed=4).draw(LAW[0], position, 0) for position in range(8_000)]
+    found = sampler(5, seed=4)
+    tokens = [found.draw(LAW[0], position, 0) for position in range(8_000)]
     assert chi_square(tokens, LAW[0].double().numpy()) > FALSE_ALARM
     assert chi_square(tokens, np.array([0.45, 0.0, 0.25, 0.2, 0.1])) < FALSE_ALARM
 

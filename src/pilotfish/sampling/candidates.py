@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pilotfish.sampling.extension import extension
+
 Scores = NDArray[np.float32]
 """`[token]` log probabilities up to a constant; minus infinity where a token cannot be chosen."""
 Places = NDArray[np.int64]
@@ -48,6 +50,15 @@ class Candidates:
 
 def highest(scores: Scores, count: int) -> Places:
     """Places of the `count` highest scores, ascending; ties by lowest place. Fewer where no more are above -inf."""
+    native = extension()
+    if native is None:
+        return highest_by_numpy(scores, count)
+    places: Places = native.highest(np.ascontiguousarray(scores), count)
+    return places
+
+
+def highest_by_numpy(scores: Scores, count: int) -> Places:
+    """What the native form of `highest` must equal."""
     if count >= scores.size:
         return np.flatnonzero(scores > -np.inf)
     # The count-th highest maximum of disjoint groups is a lower bound of the count-th highest score, and finding it

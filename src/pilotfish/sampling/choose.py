@@ -4,15 +4,14 @@ Owns which of three ways is the cheapest: noise for a few candidates, the native
 give the same token; the native kernel's double-precision logarithm may differ from NumPy's in its last bit.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from pilotfish.sampling.candidates import Candidates
+from pilotfish.sampling.candidates import Candidates, Scores
+from pilotfish.sampling.extension import extension
 from pilotfish.sampling.noise import TOKENS_PER_BLOCK, gumbel, gumbel_at
 
 _FEW = 4096
@@ -35,7 +34,7 @@ def choose(rows: Sequence[Candidates], seed: int, positions: Sequence[int]) -> l
         if place not in chosen:
             assert (row.scores > -np.inf).any(), "no token has a score: every logit is masked or not a number"
             if row.ids is None:
-                chosen[place] = _kernel()(row.scores, seed, positions[place])
+                chosen[place] = _among_all(row.scores, seed, positions[place])
             else:
                 chosen[place] = _among(row, seed, positions[place])
     return [chosen[place] for place in range(len(rows))]
@@ -46,7 +45,7 @@ def gumbel_argmax(scores: Float[Tensor, "row vocab"], seed: int, positions: Sequ
     return choose([Candidates(None, row) for row in scores.detach().cpu().numpy()], seed, positions)
 
 
-def choose_by_numpy(scores: np.ndarray, seed: int, position: int) -> int:
+def choose_by_numpy(scores: Scores, seed: int, position: int) -> int:
     """The choice from one whole row in plain NumPy: what the native kernel must equal."""
     support = np.flatnonzero(scores > -np.inf)
     # A block of noise serves four tokens, so noise for the support alone pays below a quarter of the vocabulary.
@@ -75,16 +74,10 @@ def _among_few(rows: Sequence[Candidates], seed: int, positions: Sequence[int]) 
     ]
 
 
-@cache
-def _kernel() -> Callable[[Any, int, int], int]:
-    """The native kernel where the extension loads, NumPy elsewhere."""
-    try:
-        from pilotfish import _native
-    except ImportError:
-        return choose_by_numpy
-
-    def choose_natively(scores: Any, seed: int, position: int) -> int:
-        row = np.ascontiguousarray(scores, dtype=np.float32)[None]
-        return int(_native.gumbel_argmax(row, seed, np.array([position], dtype=np.int64))[0])
-
-    return choose_natively
+def _among_all(scores: Scores, seed: int, position: int) -> int:
+    """The choice from a whole row, by the native kernel where there is one."""
+    native = extension()
+    if native is None:
+        return choose_by_numpy(scores, seed, position)
+    row = np.ascontiguousarray(scores)[None]
+    return int(native.gumbel_argmax(row, seed, np.array([position], dtype=np.int64))[0])

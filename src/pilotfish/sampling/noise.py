@@ -28,6 +28,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pilotfish.sampling.extension import extension
+
 Words = NDArray[np.uint64]
 """32-bit words, each in 64 bits so that a product of two fits."""
 Word = TypeVar("Word", int, Words)
@@ -79,8 +81,17 @@ def gumbel(seed: int, position: int, vocab_size: int) -> NDArray[np.float64]:
 
 def gumbel_at(seed: int, positions: int | NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
     """`[token]` the noise of `gumbel`, bit for bit, of these tokens only; one position for all, or one for each."""
+    native = extension()
+    if native is None:
+        return _gumbel(words_by_numpy(seed, positions, tokens))
+    each = np.ascontiguousarray(np.broadcast_to(np.asarray(positions, dtype=np.int64), tokens.shape))
+    return _gumbel(native.noise_words(seed, each, np.ascontiguousarray(tokens)))
+
+
+def words_by_numpy(seed: int, positions: int | NDArray[np.int64], tokens: NDArray[np.int64]) -> Words:
+    """`[token]` the `TARGET` stream's word of each token: what the native form must equal."""
     words = _target_words(seed, positions, (tokens // TOKENS_PER_BLOCK).astype(np.uint64))
-    return _gumbel(np.take_along_axis(words, (tokens % TOKENS_PER_BLOCK)[:, None], axis=-1)[:, 0])
+    return np.take_along_axis(words, (tokens % TOKENS_PER_BLOCK)[:, None], axis=-1)[:, 0]
 
 
 def derived_seed(seed: int, index: int) -> int:
@@ -114,7 +125,7 @@ def _target_words(seed: int, positions: int | NDArray[np.int64], blocks: Words) 
     return np.stack(philox((blocks, at, stream, start), _key(seed)), axis=-1)
 
 
-def _gumbel(words: Words) -> NDArray[np.float64]:
+def _gumbel(words: NDArray[Any]) -> NDArray[np.float64]:
     noise = (words.astype(np.float64) + 0.5) * 2.0**-32
     np.log(noise, out=noise)
     np.negative(noise, out=noise)

@@ -47,28 +47,31 @@ class _CountPenalty(Step):
         """New logits of tokens with these counts, elementwise."""
 
     def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        if not prefixes:
-            return logits
         rows = logits.numpy()
         for prefix in prefixes:
             self._memory.follow(prefix)
             assert prefix.committed is prefixes[0].committed, "the rows of one call belong to one request"
-        ids, counts = self._memory.ids, self._memory.values
-        for row, prefix in zip(rows, prefixes, strict=True):
-            drafted = self._drafted(row, prefix)
-            row[ids] = self.penalised(row[ids], counts)
-            if drafted is not None:
-                row[drafted[0]] = drafted[1]
+        ids = self._memory.ids
+        committed = self.penalised(rows.take(ids, axis=1), self._memory.values)
+        places, tokens, counts = self._drafted(prefixes)
+        drafted = self.penalised(rows[places, tokens], counts)
+        for row, changed in zip(rows, committed, strict=True):
+            row[ids] = changed
+        rows[places, tokens] = drafted
         return logits
 
-    def _drafted(self, row: Scores, prefix: Prefix) -> tuple[list[int], Scores] | None:
-        """Tokens on the row's path and their new logits."""
-        if not prefix.path:
-            return None
-        tokens = list(dict.fromkeys(prefix.path))
+    def _drafted(self, prefixes: Sequence[Prefix]) -> tuple[list[int], list[int], Scores]:
+        """Rows and tokens of what was drafted on each row's path, and how often they occurred in all."""
         known = self._memory.counts
-        counts = np.array([known.get(token, 0) + prefix.path.count(token) for token in tokens], dtype=np.float32)
-        return tokens, self.penalised(row[tokens], counts)
+        places: list[int] = []
+        tokens: list[int] = []
+        counts: list[int] = []
+        for place, prefix in enumerate(prefixes):
+            for token in set(prefix.path):
+                places.append(place)
+                tokens.append(token)
+                counts.append(known.get(token, 0) + prefix.path.count(token))
+        return places, tokens, np.array(counts, dtype=np.float32)
 
 
 class RepetitionPenalty(_CountPenalty):
