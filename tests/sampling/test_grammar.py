@@ -100,6 +100,7 @@ def test_end_is_told_by_the_token_that_completes_the_output(compiler, tokenizer)
     end = GrammarEnd(compiled(compiler, json=SCHEMA))
     told = [end.push(token) for token in tokenizer.encode('{"name": "x", "count": 4}').ids]
     assert told == [False] * (len(told) - 1) + [True]
+    assert GrammarEnd(compiled(compiler, regex="ab")).push(tokenizer.encode("z").ids[0]), "a dead end is an end"
     open_end = GrammarEnd(compiled(compiler, regex="a+"))
     assert [open_end.push(tokenizer.encode("a").ids[0]), open_end.push(EOS)] == [False, True]
 

@@ -173,7 +173,7 @@ class LLM:
         """
         ids = self.tokenizer.chat(prompt) if _is_conversation(prompt) else self._encode(prompt)  # type: ignore[arg-type]
         (params,) = _as_params(sampling_params, 1)
-        if params.n > 1 or params.sample_count > 1:
+        if params.sample_count > 1:
             raise SamplingParamsError(f"n is {params.sample_count}; expected 1 in a stream: use generate for samples")
         shown = 0
         for (request,) in self.engine.run([ids], params.samples(), num_speculative_tokens):

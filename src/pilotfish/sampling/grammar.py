@@ -164,8 +164,8 @@ class GrammarEnd:
         self._matcher = grammar.matcher()
 
     def push(self, token: int) -> bool:
-        """Takes in one delivered token; true when the output is complete with it."""
-        return self._matcher.try_consume_tokens([token]) == 1 and bool(self._matcher.is_stopped())
+        """Takes in one delivered token; true when the output is complete with it, or had come to a dead end."""
+        return self._matcher.try_consume_tokens([token]) != 1 or bool(self._matcher.is_stopped())
 
 
 def _allowed(matcher: Any) -> NDArray[np.bool_]:
