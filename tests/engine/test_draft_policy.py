@@ -212,3 +212,56 @@ def test_pass_time_interpolates_and_follows_what_it_observes():
     before = table(3)
     table.observe(3, 1e6)
     assert table(3) < 1.3 * before, "one disturbance does not spoil the table"
+
+
+class Fixed(Drafter):
+    """Proposes the same chain every time."""
+
+    def __init__(self, *tokens: int) -> None:
+        self.tokens = tokens
+
+    def begin(self, request, capacity):
+        pass
+
+    def propose(self, jobs):
+        return [Draft.chain(self.tokens, confidence=[0.9] * len(self.tokens)) for _ in jobs]
+
+    def observe(self, observation):
+        pass
+
+    def end(self, request):
+        pass
+
+
+NEARLY_FREE = {1: 1.0, 2: 1.0001, 20: 1.001}
+
+
+def rounds(seconds, drafters, texts, *, coupled=True):
+    """One round per text of committed tokens, on a machine whose passes take `seconds`; the drafts that were chosen."""
+    machine = Machine()
+    machine.time, truth = PassTime(seconds), PassTime(seconds)
+    chooser = policy(machine, *drafters)
+    chooser.begin(0, 1000)
+    tokens, chosen = [0], []
+    for text in texts:
+        (draft,) = chooser.propose([DraftJob(0, tokens, 1, 4, SAMPLER, coupled)])
+        chosen.append(draft)
+        machine.now += truth(1 + len(draft))
+        tokens = tokens + list(text)
+        chooser.observe(Observation(0, tokens, (), {}))
+    return chosen
+
+
+def test_drafters_that_differ_become_branches_where_rows_are_nearly_free():
+    chosen = rounds(NEARLY_FREE, [Fixed(1, 2), Fixed(1, 3)], [(1, 2, 5), (1, 3, 5)] * 20)
+    assert set(zip(chosen[-1].tokens, chosen[-1].parents, strict=True)) == {(1, -1), (2, 0), (3, 0)}, "1 stands once"
+
+
+def test_branch_that_never_comes_true_is_dropped_for_its_row():
+    chosen = rounds({1: 1.0, 20: 1.5}, [Fixed(1, 2), Fixed(1, 3)], [(1, 2, 5)] * 60)
+    assert chosen[-1].tokens == (1, 2)
+
+
+def test_drafts_are_not_joined_for_a_ratio_rule():
+    chosen = rounds(NEARLY_FREE, [Fixed(1, 2), Fixed(1, 3)], [(1, 2, 5), (1, 3, 5)] * 20, coupled=False)
+    assert all(draft.is_chain for draft in chosen)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.engine.pass_time import PassTime
-from pilotfish.engine.survival import Survival
+from pilotfish.engine.survival import DISSENT, Survival, levels
 from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
 
 LONGEST = 16
@@ -52,6 +52,16 @@ class _Member:
 
 
 @dataclass(frozen=True, slots=True)
+class _Proposal:
+    """What one drafter proposed, each node's level in its record, and the nodes beside another drafter's choice."""
+
+    member: _Member
+    draft: Draft
+    levels: list[int]
+    dissenters: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
 class _Candidate:
     """A draft with the estimated survival of its nodes."""
 
@@ -74,11 +84,11 @@ class DraftPolicy(Drafter):
         self._members = [_Member(drafter) for drafter in drafters]
         self._pass_time = pass_time
         self._clock = clock
-        self._proposed: dict[int, list[tuple[_Member, Draft]]] = {}
+        self._proposed: dict[int, list[_Proposal]] = {}
         self._known: dict[int, int] = {}
         self._sent: tuple[int, float] | None = None
         self.hidden_boundaries = tuple(sorted({b for drafter in drafters for b in drafter.hidden_boundaries}))
-        self.nodes_per_depth = max(drafter.nodes_per_depth for drafter in drafters)
+        self.nodes_per_depth = sum(drafter.nodes_per_depth for drafter in drafters)
         self.top_successors = max(drafter.top_successors for drafter in drafters)
 
     def begin(self, request: int, capacity: int) -> None:
@@ -104,8 +114,8 @@ class DraftPolicy(Drafter):
             if asked:
                 for order, draft in zip(asked, member.propose(asked, self._clock), strict=True):
                     if draft.tokens:
-                        self._proposed[order.request].append((member, draft))
-        chosen = self._admit([self._best(job.request, len(jobs)) for job in jobs])
+                        self._proposed[order.request].append(_Proposal(member, draft, levels(draft)))
+        chosen = self._admit([self._best(job, len(jobs)) for job in jobs])
         self._sent = (len(jobs) + sum(len(draft) for draft in chosen), self._clock())
         return chosen
 
@@ -131,17 +141,25 @@ class DraftPolicy(Drafter):
         member.rested[job.request] = 0
         return replace(job, draft_len=length)
 
-    def _best(self, request: int, rows: int) -> _Candidate:
-        """The proposal that promises most, were its nodes the only ones added to the pass."""
-        best_rate, best = 0.0, _Candidate(EMPTY_DRAFT, [])
-        for member, draft in self._proposed[request]:
-            candidate = _Candidate(draft, member.survival.of_nodes(request, draft))
-            if draft.probs is not None:
-                return candidate
-            _, rate = self._best_count(sorted(candidate.survival, reverse=True), rows, float(rows))
-            if rate > best_rate:
-                best_rate, best = rate, candidate
-        return best
+    def _best(self, job: DraftJob, rows: int) -> _Candidate:
+        """The proposal that promises most, were its nodes the only ones added to the pass, with the others beside it.
+
+        Under `match` what other drafters say differently joins as further branches. A ratio rule gets one proposal.
+        """
+        ranked: list[tuple[float, _Proposal, list[float]]] = []
+        for proposal in self._proposed[job.request]:
+            survival = proposal.member.survival.of_nodes(job.request, proposal.draft, proposal.levels)
+            if proposal.draft.probs is not None:
+                return _Candidate(proposal.draft, survival)
+            _, rate = self._best_count(sorted(survival, reverse=True), rows, float(rows))
+            ranked.append((rate, proposal, survival))
+        if not ranked:
+            return _Candidate(EMPTY_DRAFT, [])
+        ranked.sort(key=lambda entry: -entry[0])
+        _, lead, survival = ranked[0]
+        if len(ranked) == 1 or not job.coupled:
+            return _Candidate(lead.draft, survival)
+        return _merged(job.request, lead, survival, [proposal for _, proposal, _ in ranked[1:]])
 
     def _best_count(self, worth: Sequence[float], rows: int, expected: float) -> tuple[int, float]:
         """How many of the nodes, best first, to add to a pass of `rows` rows that is to deliver `expected` tokens.
@@ -180,12 +198,42 @@ class DraftPolicy(Drafter):
             self._sent = None
         known = self._known.get(observation.request)
         if known is not None:
-            committed = tuple(observation.tokens[known:])
-            for member, draft in self._proposed[observation.request]:
-                member.survival.record(observation.request, draft, committed)
+            committed = observation.tokens[known:]
+            for proposal in self._proposed[observation.request]:
+                proposal.member.survival.record(
+                    observation.request, proposal.draft, proposal.levels, committed, proposal.dissenters
+                )
             self._proposed[observation.request].clear()
         for member in self._members:
             member.drafter.observe(observation)
+
+
+def _merged(request: int, lead: _Proposal, survival: Sequence[float], others: Sequence[_Proposal]) -> _Candidate:
+    """One tree of several drafts: the lead's nodes first, then what the others say that is not there yet.
+
+    A node beside another drafter's choice is judged as a dissenter, and noted as one for the record.
+    """
+    tokens, parents, worth = list(lead.draft.tokens), list(lead.draft.parents), list(survival)
+    places = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+    branched = set(parents)
+    for proposal in others:
+        place = {ROOT: ROOT}
+        for node, (token, above) in enumerate(zip(proposal.draft.tokens, proposal.draft.parents, strict=True)):
+            parent = place[above]
+            if (parent, token) in places:
+                place[node] = places[parent, token]
+                continue
+            level = proposal.levels[node]
+            if parent in branched:
+                proposal.dissenters.add(node)
+                level += DISSENT
+            acceptance = proposal.member.survival.acceptance(request, level)
+            place[node] = places[parent, token] = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+            worth.append(acceptance * (1.0 if parent == ROOT else worth[parent]))
+        branched = set(parents)
+    return _Candidate(Draft(tuple(tokens), tuple(parents), partial=lead.draft.partial), worth)
 
 
 def _cut(candidate: _Candidate, least: float) -> Draft:

@@ -6,6 +6,7 @@ is thereby calibrated by its own record: it need not be a probability, only say 
 """
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pilotfish.terms import ROOT, Draft
@@ -13,6 +14,10 @@ from pilotfish.terms import ROOT, Draft
 LEVELS = 10
 _UNKNOWN = LEVELS
 """The level of tokens whose drafter claims nothing."""
+DISSENT = LEVELS + 1
+"""Added to the level of a token that stands beside another drafter's choice: to differ from the better guess is a bad
+sign, and how bad is learned apart."""
+_SIZE = 2 * DISSENT
 
 _ALL_DECAY = 0.999
 _OWN_DECAY = 0.95
@@ -31,6 +36,8 @@ def levels(draft: Draft) -> list[int]:
 
 def _first_guess(level: int) -> float:
     """Before anything was seen: what the drafter claims, a little less; a coin's toss where it claims nothing."""
+    if level >= DISSENT:
+        return 0.3 * _first_guess(level - DISSENT)
     return 0.5 if level == _UNKNOWN else 0.9 * (level + 0.5) / LEVELS
 
 
@@ -39,8 +46,8 @@ class _Counts:
     """Decayed numbers of tokens seen and accepted, by level."""
 
     decay: float
-    seen: list[float] = field(default_factory=lambda: [0.0] * (LEVELS + 1))
-    accepted: list[float] = field(default_factory=lambda: [0.0] * (LEVELS + 1))
+    seen: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
+    accepted: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
 
     def record(self, level: int, accepted: bool) -> None:
         self.seen[level] = self.seen[level] * self.decay + 1.0
@@ -78,30 +85,45 @@ class Survival:
             return self.acceptance(request, _UNKNOWN)
         return sum(count * self.acceptance(request, level) for level, count in enumerate(seen) if count) / total
 
-    def of_nodes(self, request: int, draft: Draft) -> list[float]:
+    def of_nodes(self, request: int, draft: Draft, node_levels: Sequence[int]) -> list[float]:
         """For each node of a draft the estimated probability that it and its ancestors are accepted."""
         known: dict[int, float] = {}
         survival: list[float] = []
-        for parent, level in zip(draft.parents, levels(draft), strict=True):
+        for parent, level in zip(draft.parents, node_levels, strict=True):
             if level not in known:
                 known[level] = self.acceptance(request, level)
             survival.append(known[level] * (1.0 if parent == ROOT else survival[parent]))
         return survival
 
-    def record(self, request: int, draft: Draft, committed: tuple[int, ...]) -> None:
-        """Compares a draft, whether it was verified or not, with the tokens that were committed in its place."""
-        own = self._own[request]
-        node_levels = levels(draft)
+    def record(
+        self,
+        request: int,
+        draft: Draft,
+        node_levels: Sequence[int],
+        committed: Sequence[int],
+        dissenters: Collection[int] = (),
+    ) -> None:
+        """Compares a draft, whether it was verified or not, with the tokens that were committed in its place.
+
+        Args:
+            dissenters: nodes that stood beside another drafter's choice. They count at their own level, which says how
+                good the drafter is, and once more among their like.
+        """
         parent = ROOT
         for token in committed:
             following = ROOT
             for node, above in enumerate(draft.parents):
                 if above == parent and node > parent:
                     accepted = draft.tokens[node] == token
-                    own.record(node_levels[node], accepted)
-                    self._all.record(node_levels[node], accepted)
+                    self._count(request, node_levels[node], accepted)
+                    if node in dissenters:
+                        self._count(request, node_levels[node] + DISSENT, accepted)
                     if accepted:
                         following = node
             if following == ROOT:
                 return
             parent = following
+
+    def _count(self, request: int, level: int, accepted: bool) -> None:
+        self._own[request].record(level, accepted)
+        self._all.record(level, accepted)
