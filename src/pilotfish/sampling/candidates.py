@@ -1,7 +1,8 @@
-"""The tokens a row may still become, with their scores: what the truncating options pass on to one another.
+"""The tokens rows may still become, with their scores: what the truncating options pass on to one another.
 
-Owns the arithmetic they share, in single-threaded NumPy: a row of 50,000 floats is too little work to wake threads
-for. Every function computes one row from that row alone, so a row has the same bits in any company.
+Owns the arithmetic they share, in single-threaded NumPy on all rows at once: rows of 50,000 floats are too little work
+to wake threads for, and after a pass of the model every Python call is dear. Each row is computed from that row alone,
+so it has the same bits in any company.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from pilotfish.sampling.extension import extension
 
 Scores = NDArray[np.float32]
-"""`[token]` log probabilities up to a constant; minus infinity where a token cannot be chosen."""
+"""Log probabilities up to a constant; minus infinity where a token cannot be chosen."""
 Places = NDArray[np.int64]
 
 _GROUPS_PER_TOKEN = 8
@@ -21,35 +22,56 @@ _FEWEST_GROUPS = 512
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Tokens and their scores.
+    """Tokens and their scores, as many for each row; minus infinity for those that are out.
 
     Attributes:
-        ids: token ids, ascending; `None` stands for the whole vocabulary.
-        scores: one for each.
+        ids: `[row, token]` token ids, ascending; `None` stands for the whole vocabulary.
+        scores: `[row, token]`
     """
 
     ids: Places | None
     scores: Scores
 
-    def keep(self, places: Places) -> "Candidates":
-        """Only those at `places`, ascending."""
-        return Candidates(places if self.ids is None else self.ids[places], self.scores[places])
+    def at(self, places: Places) -> "Candidates":
+        """Only those at `places` `[row, token]`."""
+        ids = places if self.ids is None else np.take_along_axis(self.ids, places, axis=1)
+        return Candidates(ids, np.take_along_axis(self.scores, places, axis=1))
 
-    def token(self, place: int) -> int:
-        """The id at a place."""
-        return place if self.ids is None else int(self.ids[place])
+    def only(self, kept: NDArray[np.bool_]) -> "Candidates":
+        """The others are out."""
+        return Candidates(self.ids, np.where(kept, self.scores, np.float32(-np.inf)))
 
-    def write(self, row: Scores) -> None:
-        """The scores as a row over the whole vocabulary, minus infinity for all other tokens."""
+    def tokens(self, places: Places) -> list[int]:
+        """The ids at one place of each row."""
+        chosen = places if self.ids is None else np.take_along_axis(self.ids, places[:, None], axis=1)[:, 0]
+        return [int(token) for token in chosen]
+
+    def spread(self, values: Scores, rest: float, vocab_size: int) -> Scores:
+        """`[row, vocab]` the candidates' values, and `rest` for all other tokens."""
         if self.ids is None:
-            row[:] = self.scores
-        else:
-            row.fill(-np.inf)
-            row[self.ids] = self.scores
+            return values.copy()
+        rows = np.full((len(values), vocab_size), rest, dtype=np.float32)
+        np.put_along_axis(rows, self.ids, values, axis=1)
+        return rows
+
+
+def highest_in_rows(scores: Scores, count: int) -> Places:
+    """`[row, count]` places of each row's highest scores, ascending; ties by lowest place.
+
+    Where no more are above minus infinity the lowest other places fill the row.
+    """
+    found = np.empty((len(scores), count), dtype=np.int64)
+    for own, row in zip(found, scores, strict=True):
+        places = highest(row, count)
+        if places.size < count:
+            others = np.setdiff1d(np.arange(min(row.size, 2 * count)), places)
+            places = np.sort(np.concatenate([places, others[: count - places.size]]))
+        own[:] = places
+    return found
 
 
 def highest(scores: Scores, count: int) -> Places:
-    """Places of the `count` highest scores, ascending; ties by lowest place. Fewer where no more are above -inf."""
+    """Places of the `count` highest scores of one row, ascending; ties by lowest place; none of minus infinity."""
     native = extension()
     if native is None:
         return highest_by_numpy(scores, count)
@@ -77,18 +99,19 @@ def highest_by_numpy(scores: Scores, count: int) -> Places:
 
 
 def ranking(scores: Scores) -> Places:
-    """Places from the highest score to the lowest, ties by lowest place."""
-    return np.argsort(-scores, kind="stable")
+    """Places from the highest score to the lowest, along the last axis; ties by lowest place."""
+    return np.argsort(-scores, axis=-1, kind="stable")
 
 
 def softmax(scores: Scores) -> Scores:
-    """float32 probabilities; exactly 0 where a score is minus infinity."""
-    weights: Scores = np.exp(scores - scores.max())
-    weights /= np.float32(weights.sum(dtype=np.float64))
+    """float32 probabilities of each row; exactly 0 where a score is minus infinity."""
+    weights: Scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+    # One sum per row: NumPy's buffers would let a sum over all of them depend on where a row stands.
+    weights /= np.array([[row.sum(dtype=np.float64)] for row in weights], dtype=np.float32)
     return weights
 
 
 def log_normaliser(scores: Scores) -> float:
-    """log sum exp, float64: a score minus this is a log probability."""
+    """log sum exp of one row, float64: a score minus this is a log probability."""
     top = scores.max()
     return float(top) + float(np.log(np.exp(scores - top).sum(dtype=np.float64)))

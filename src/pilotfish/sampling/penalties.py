@@ -48,14 +48,14 @@ class _CountPenalty(Step):
 
     def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         rows = logits.numpy()
-        for prefix in prefixes:
-            self._memory.follow(prefix)
-            assert prefix.committed is prefixes[0].committed, "the rows of one call belong to one request"
+        committed = prefixes[0].committed
+        assert all(prefix.committed is committed for prefix in prefixes), "the rows of one call belong to one request"
+        self._memory.follow(prefixes[0])
         ids = self._memory.ids
-        committed = self.penalised(rows.take(ids, axis=1), self._memory.values)
+        known = self.penalised(rows.take(ids, axis=1), self._memory.values)
         places, tokens, counts = self._drafted(prefixes)
         drafted = self.penalised(rows[places, tokens], counts)
-        for row, changed in zip(rows, committed, strict=True):
+        for row, changed in zip(rows, known, strict=True):
             row[ids] = changed
         rows[places, tokens] = drafted
         return logits

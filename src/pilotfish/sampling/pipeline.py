@@ -54,8 +54,8 @@ class Pipeline:
 
     steps: tuple[Step, ...]
 
-    def candidates(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> list[Candidates]:
-        """What each row may become, with the log law of it, up to a constant."""
+    def candidates(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Candidates:
+        """What the rows may become, with the log law of each, up to a constant."""
         assert len(prefixes) == logits.shape[0], "one prefix per row"
         on_rows = [step for step in self.steps if not isinstance(step, Truncation)]
         truncations = [step for step in self.steps if isinstance(step, Truncation)]
@@ -65,27 +65,20 @@ class Pipeline:
             rows = rows.clone(memory_format=torch.contiguous_format)
             for step in on_rows:
                 rows = step.apply(rows, prefixes)
-        found = []
-        for row in rows.numpy():
-            own = Candidates(None, row)
-            for truncation in truncations:
-                own = truncation.candidates(own)
-            found.append(own)
+        found = Candidates(None, rows.numpy())
+        for truncation in truncations:
+            found = truncation.candidates(found)
         return found
 
     def scores(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         """float32 log law of every row, up to a constant; minus infinity outside its support."""
-        scores = np.empty(tuple(logits.shape), dtype=np.float32)
-        for row, own in zip(scores, self.candidates(logits, prefixes), strict=True):
-            own.write(row)
-        return torch.from_numpy(scores)
+        found = self.candidates(logits, prefixes)
+        return torch.from_numpy(found.spread(found.scores, -np.inf, logits.shape[1]))
 
     def laws(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         """float32 probabilities of every row: the softmax of its scores, exactly 0 outside its support."""
-        laws = np.zeros(tuple(logits.shape), dtype=np.float32)
-        for row, own in zip(laws, self.candidates(logits, prefixes), strict=True):
-            row[slice(None) if own.ids is None else own.ids] = softmax(own.scores)
-        return torch.from_numpy(laws)
+        found = self.candidates(logits, prefixes)
+        return torch.from_numpy(found.spread(softmax(found.scores), 0.0, logits.shape[1]))
 
 
 def build_pipeline(

@@ -60,7 +60,7 @@ class Sampler:
         """
         candidates = self.pipeline.candidates(self._real(logits), prefixes)
         if self.params.greedy:
-            return [own.token(int(own.scores.argmax())) for own in candidates]
+            return candidates.tokens(candidates.scores.argmax(axis=1))
         return choose(candidates, self.seed, [prefix.position for prefix in prefixes])
 
     def laws(

@@ -24,15 +24,13 @@ class Step(ABC):
 
 
 class Truncation(Step):
-    """An option that looks at a row's scores alone, and that may leave fewer candidates than it was given."""
+    """An option that looks at scores alone, and that may leave fewer candidates than it was given."""
 
     @abstractmethod
     def candidates(self, found: Candidates) -> Candidates:
-        """The candidates that stay, with their scores."""
+        """The candidates that stay, with their scores; what is given stays as it is."""
 
     def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         """The same on whole rows."""
-        rows = np.array(logits, dtype=np.float32)
-        for row in rows:
-            self.candidates(Candidates(None, row.copy())).write(row)
-        return torch.from_numpy(rows)
+        found = self.candidates(Candidates(None, logits.numpy()))
+        return torch.from_numpy(found.spread(found.scores, -np.inf, logits.shape[1]))

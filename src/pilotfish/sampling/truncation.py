@@ -1,13 +1,22 @@
 """Temperature and the options that cut a law's tail: top_k, top_p, min_p, typical_p.
 
-Each looks at the scores of one row's candidates and nothing else.
+Each looks at the scores of the rows' candidates and nothing else.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pilotfish.sampling.candidates import Candidates, Places, Scores, highest, log_normaliser, ranking, softmax
+from pilotfish.sampling.candidates import (
+    Candidates,
+    Places,
+    Scores,
+    highest_in_rows,
+    log_normaliser,
+    ranking,
+    softmax,
+)
 from pilotfish.sampling.step import Truncation
 
 _SMALL = 2048
@@ -21,8 +30,8 @@ class Greedy(Truncation):
     """Temperature 0: the highest logit alone (ties: the lowest id), with score 0."""
 
     def candidates(self, found: Candidates) -> Candidates:
-        best = np.array([np.argmax(found.scores)], dtype=np.int64)
-        return Candidates(found.keep(best).ids, np.zeros(1, dtype=np.float32))
+        best = found.at(found.scores.argmax(axis=1, keepdims=True))
+        return Candidates(best.ids, np.zeros_like(best.scores))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class Temperature(Truncation):
         # The maximum goes first, so that a tiny temperature sends the others to minus infinity and leaves the best at
         # 0 instead of making inf - inf; one too small for float32 does the same without becoming 0 / 0.
         divisor = np.float32(max(self.temperature, float(np.finfo(np.float32).tiny)))
-        scores = found.scores - found.scores.max()
+        scores = found.scores - found.scores.max(axis=1, keepdims=True)
         with np.errstate(over="ignore"):
             scores /= divisor
         return Candidates(found.ids, scores)
@@ -48,7 +57,7 @@ class TopK(Truncation):
     k: int
 
     def candidates(self, found: Candidates) -> Candidates:
-        return found if self.k >= found.scores.size else found.keep(highest(found.scores, self.k))
+        return found if self.k >= found.scores.shape[1] else found.at(highest_in_rows(found.scores, self.k))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,7 @@ class TopP(Truncation):
     mass: float
 
     def candidates(self, found: Candidates) -> Candidates:
-        return found.keep(np.sort(_reaching(self.mass, softmax(found.scores), found.scores)))
+        return found.only(_reaching(self.mass, softmax(found.scores), found.scores))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +81,8 @@ class MinP(Truncation):
     share: float
 
     def candidates(self, found: Candidates) -> Candidates:
-        relative = np.exp(found.scores - found.scores.max())
-        return found.keep(np.flatnonzero(relative >= np.float32(self.share)))
+        relative = np.exp(found.scores - found.scores.max(axis=1, keepdims=True))
+        return found.only(relative >= np.float32(self.share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +95,32 @@ class TypicalP(Truncation):
     mass: float
 
     def candidates(self, found: Candidates) -> Candidates:
-        possible = np.flatnonzero(found.scores > -np.inf)
-        logprobs = found.scores[possible] - np.float32(log_normaliser(found.scores))
-        probs = np.exp(logprobs)
-        entropy = np.float32(-np.sum(probs.astype(np.float64) * logprobs))
-        nearness = -np.abs(-logprobs - entropy)
-        return found.keep(np.sort(possible[_reaching(self.mass, probs, nearness)]))
+        kept = np.zeros(found.scores.shape, dtype=np.bool_)
+        for own, scores in zip(kept, found.scores, strict=True):
+            possible = np.flatnonzero(scores > -np.inf)
+            logprobs = scores[possible] - np.float32(log_normaliser(scores))
+            probs = np.exp(logprobs)
+            entropy = np.float32(-np.sum(probs.astype(np.float64) * logprobs))
+            own[possible[_nearest(self.mass, probs, -np.abs(-logprobs - entropy))]] = True
+        return found.only(kept)
 
 
-def _reaching(mass: float, probs: Scores, order: Scores) -> Places:
-    """Places from the highest `order` down to the first where the mass so far reaches `mass`; all if none does."""
+def _reaching(mass: float, probs: Scores, order: Scores) -> NDArray[np.bool_]:
+    """`[row, token]` what comes up to the place where a row's mass, from its highest `order` down, reaches `mass`."""
+    kept = np.zeros(order.shape, dtype=np.bool_)
+    if order.shape[1] > _SMALL:
+        for own, row_probs, row_order in zip(kept, probs, order, strict=True):
+            own[_nearest(mass, row_probs, row_order)] = True
+        return kept
+    ranked = ranking(order)
+    cumulative = np.cumsum(np.take_along_axis(probs, ranked, axis=1), axis=1, dtype=np.float64)
+    counts = (cumulative < mass).sum(axis=1, keepdims=True) + 1
+    np.put_along_axis(kept, ranked, np.arange(order.shape[1]) < counts, axis=1)
+    return kept
+
+
+def _nearest(mass: float, probs: Scores, order: Scores) -> Places:
+    """The same for one row, as places from the highest `order` down."""
     # Sorting the vocabulary would be the dearest thing in the pipeline. Most laws reach the mass within a few nats of
     # the best token; looking deeper only adds tokens behind those already sorted.
     best = order.max()
