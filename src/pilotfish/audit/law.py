@@ -11,6 +11,7 @@ together. A token of probability 0 is a finding at once, and so is a draft that 
 """
 
 import hashlib
+import itertools
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,16 +31,22 @@ from pilotfish.audit.windows import WINDOWS, Contexts, Windows
 from pilotfish.drafters.base import Drafter
 from pilotfish.drafters.draft_model import DraftModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
+from pilotfish.drafters.recycle import RecycleDrafter
+from pilotfish.drafters.suffix import SuffixDrafter
+from pilotfish.engine.draft_policy import DraftPolicy
+from pilotfish.engine.pass_time import PassTime
 from pilotfish.metrics.counters import SpeculationCounters
 
 RUN_FALSE_ALARM = 1e-4
 BATCH = 16
 WINDOW_NAMES = ("next token", "pair from a round's start", "triple from a round's start")
+MODEL_FREE = ("ngram", "suffix", "recycle")
+TREES = ("suffix tree", "recycle tree", "tree")
 DRAFTERS = {
-    "match": ("ngram", "draft_model", "tree"),
-    "rejection": ("ngram", "draft_model"),
-    "block": ("ngram", "draft_model"),
-    "traversal": ("ngram", "draft_model", "tree", "tree with replacement"),
+    "match": (*MODEL_FREE, *TREES, "draft_model", "policy"),
+    "rejection": (*MODEL_FREE, "draft_model", "policy"),
+    "block": (*MODEL_FREE, "draft_model", "policy"),
+    "traversal": (*MODEL_FREE, *TREES, "tree with replacement", "draft_model", "policy"),
 }
 CORE = (("match", "draft_model"), ("rejection", "draft_model"), ("block", "draft_model"), ("traversal", "tree"))
 
@@ -49,7 +56,7 @@ class Plan:
     """One toy world and how many tokens to draw in it.
 
     Attributes:
-        drafter: ngram, draft_model, chain (stateless), tree, or tree with replacement.
+        drafter: a name in `DRAFTERS`, or chain (stateless).
         option: a name of `options.BY_NAME`.
         core: looked at with enough tokens to see small effects by itself.
         tables: different pairs of toy models to spread the tokens over.
@@ -199,6 +206,14 @@ def _drafter(plan: Plan, draft: Table) -> Drafter:
         return NgramDrafter(1, 2)
     if plan.drafter == "draft_model":
         return DraftModelDrafter(TableExecutor(draft))
+    if plan.drafter.startswith("suffix"):
+        return SuffixDrafter(2 if plan.drafter.endswith("tree") else 1)
+    if plan.drafter.startswith("recycle"):
+        return RecycleDrafter(2 if plan.drafter.endswith("tree") else 1)
+    if plan.drafter == "policy":
+        members = [NgramDrafter(1, 2), SuffixDrafter(), RecycleDrafter(), DraftModelDrafter(TableExecutor(draft))]
+        ticks = itertools.count()  # a clock of its own: the same seed makes the same choices
+        return DraftPolicy(members, PassTime({1: 10.0, 20: 20.0}), lambda: float(next(ticks)))
     width = 1 if plan.drafter == "chain" else 2
     return TreeDrafter(draft, width=width, replacement=plan.drafter == "tree with replacement")
 
