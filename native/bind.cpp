@@ -224,6 +224,22 @@ nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> highest(Array<const float, 1> score
   return owned(highest_places(scores.data(), static_cast<int64_t>(scores.shape(0)), count));
 }
 
+nb::ndarray<nb::numpy, int64_t, nb::ndim<2>> highest_in_rows(Array<const float, 2> scores, int64_t count) {
+  const size_t rows = scores.shape(0), size = scores.shape(1);
+  if (count < 1 || static_cast<size_t>(count) > size)
+    fail<RowsFault>("count is ", count, "; expected 1 to the columns of scores, ", size);
+  auto* places = new int64_t[rows ? rows * static_cast<size_t>(count) : 1];
+  nb::capsule owner(places, [](void* data) noexcept { delete[] static_cast<int64_t*>(data); });
+  {
+    nb::gil_scoped_release release;
+    // Not worth a team: waking threads takes longer than a few rows do.
+    for (size_t row = 0; row < rows; ++row)
+      fill_highest(scores.data() + row * size, static_cast<int64_t>(size), count,
+                   places + row * static_cast<size_t>(count));
+  }
+  return nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(places, {rows, static_cast<size_t>(count)}, owner);
+}
+
 nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> words_at(uint64_t seed, Array<const int64_t, 1> positions,
                                                        Array<const int64_t, 1> tokens) {
   if (positions.shape(0) != tokens.shape(0))
@@ -345,6 +361,7 @@ NB_MODULE(_native, m) {
   m.attr("PAGE_POSITIONS") = kPagePositions;
   m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("seed"), nb::arg("positions"));
   m.def("highest", &highest, nb::arg("scores"), nb::arg("count"));
+  m.def("highest_in_rows", &highest_in_rows, nb::arg("scores"), nb::arg("count"));
   m.def("noise_words", &words_at, nb::arg("seed"), nb::arg("positions"), nb::arg("tokens"));
   m.def("top_rows", &top_rows, nb::arg("rows"), nb::arg("vocabulary"), nb::arg("count"));
   m.def("instruction_sets", &instruction_sets);

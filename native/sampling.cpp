@@ -17,9 +17,10 @@ float lower_bound(const float* scores, int64_t size, int64_t count) {
     best.assign(scores, scores + size);
   } else {
     best.assign(scores, scores + groups);
+    float* __restrict__ top = best.data();
     for (int64_t row = 1; row < depth; ++row) {
       const float* own = scores + row * groups;
-      for (int64_t g = 0; g < groups; ++g) best[g] = own[g] > best[g] ? own[g] : best[g];
+      for (int64_t g = 0; g < groups; ++g) top[g] = own[g] > top[g] ? own[g] : top[g];
     }
   }
   const auto place = best.begin() + (count - 1);
@@ -54,6 +55,16 @@ std::vector<int64_t> highest_places(const float* scores, int64_t size, int64_t c
     std::sort(places.begin(), places.end());
   }
   return places;
+}
+
+void fill_highest(const float* scores, int64_t size, int64_t count, int64_t* places) {
+  std::vector<int64_t> found = highest_places(scores, size, count);
+  const size_t real = found.size();
+  for (int64_t other = 0; static_cast<int64_t>(found.size()) < count; ++other)
+    if (!std::binary_search(found.begin(), found.begin() + static_cast<int64_t>(real), other)) found.push_back(other);
+  std::sort(found.begin() + static_cast<int64_t>(real), found.end());
+  std::inplace_merge(found.begin(), found.begin() + static_cast<int64_t>(real), found.end());
+  std::copy(found.begin(), found.end(), places);
 }
 
 void noise_words(uint64_t seed, const int64_t* positions, const int64_t* tokens, int64_t count, uint32_t* words) {

@@ -23,7 +23,13 @@ from transformers.generation.logits_process import (
 
 from pilotfish import _native
 from pilotfish.sampling import Prefix, Sampler, SamplingParams, build_pipeline
-from pilotfish.sampling.candidates import highest, highest_by_numpy, ranking
+from pilotfish.sampling.candidates import (
+    highest,
+    highest_by_numpy,
+    highest_in_rows,
+    highest_in_rows_by_numpy,
+    ranking,
+)
 from pilotfish.sampling.noise import words_by_numpy
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
@@ -284,6 +290,11 @@ def test_highest_finds_the_best_and_ties_by_lowest_place(values, repeats, count)
     row = torch.tensor(values).repeat(repeats).numpy()
     expected = sorted(place for place in ranking(row)[:count].tolist() if row[place] > -math.inf)
     assert highest(row, count).tolist() == highest_by_numpy(row, count).tolist() == expected
+    if count <= row.size:
+        rows = np.stack([row, row[::-1], np.zeros_like(row)])
+        found = highest_in_rows(rows, count)
+        assert found.tolist() == highest_in_rows_by_numpy(rows, count).tolist()
+        assert all(len(set(own)) == count for own in found.tolist())
 
 
 def test_native_words_equal_numpys():

@@ -60,9 +60,18 @@ def highest_in_rows(scores: Scores, count: int) -> Places:
 
     Where no more are above minus infinity the lowest other places fill the row.
     """
+    native = extension()
+    if native is not None:
+        places: Places = native.highest_in_rows(np.ascontiguousarray(scores), count)
+        return places
+    return highest_in_rows_by_numpy(scores, count)
+
+
+def highest_in_rows_by_numpy(scores: Scores, count: int) -> Places:
+    """What the native form of `highest_in_rows` must equal."""
     found = np.empty((len(scores), count), dtype=np.int64)
     for own, row in zip(found, scores, strict=True):
-        places = highest(row, count)
+        places = highest_by_numpy(row, count)
         if places.size < count:
             others = np.setdiff1d(np.arange(min(row.size, 2 * count)), places)
             places = np.sort(np.concatenate([places, others[: count - places.size]]))
