@@ -1,6 +1,6 @@
 # make demo    real model, plain and speculative side by side
 # make test    the whole suite
-# make check   format, lint, types, import contracts, tests: what CI runs
+# make check   format, lint, types, import contracts, sanitizers, tests: what CI runs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 NATIVE := $(wildcard native/*.cpp native/*.h native/CMakeLists.txt)
 DEMO_MODEL := smollm2-135m-instruct
 
-.PHONY: demo test check lint install model clean
+.PHONY: demo test check lint sanitize install model clean
 
 install: $(INSTALLED)
 
@@ -34,7 +34,11 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test
+# The native code's own tests, compiled with the address and undefined-behaviour sanitizers.
+sanitize: $(INSTALLED)
+	PATH="$(abspath $(BIN)):$$PATH" sh tests/native/run_sanitizers.sh
+
+check: lint sanitize test
 
 clean:
 	rm -rf $(VENV) build dist src/pilotfish/*.so
