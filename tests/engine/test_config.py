@@ -67,6 +67,24 @@ def test_what_is_no_configuration_is_refused(given):
         ({"method": "auto", "drafters": [{"method": "magic"}]}, "method='magic'"),
         ({"method": "auto", "drafters": [{"method": "ngram", "num_speculative_tokens": 2}]}, "belongs to the whole"),
         ({"method": "ngram", "drafters": ["ngram"]}, "only used by method='auto'"),
+        ({"method": "suffix", "prompt_lookup_max": 8}, "only used by method='ngram'"),
+        ({"method": "ngram", "num_speculative_tokens": 513}, "expected at most 512"),
+        (
+            {"method": "suffix", "suffix_pool": "mine", "verification": "block"},
+            "not independent of a repeated seed",
+        ),
+        (
+            {"method": "auto", "drafters": [SpeculativeConfig(method="ngram", num_speculative_tokens=2)]},
+            "belongs to the whole",
+        ),
+        (
+            {
+                "method": "auto",
+                "verification": "rejection",
+                "drafters": [SpeculativeConfig(method="suffix", tree_width=4)],
+            },
+            "that rule takes chains only",
+        ),
         ({"method": "ngram", "num_speculative_tokens": "many"}, "expected 'auto' or an integer of at least 0"),
         ({"method": "ngram", "model": "x"}, "only used by method='draft_model'"),
         ({"method": "ngram", "tree_width": 2}, "tree_width=2 is only used by method='suffix' or 'recycle' or 'eagle'"),

@@ -9,6 +9,7 @@ import torch
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.engine.draft_policy import EXPLORE_EVERY, LONGEST, DraftPolicy
 from pilotfish.engine.pass_time import PassTime
+from pilotfish.errors import CacheFullError
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.sampler import Sampler
 from pilotfish.terms import EMPTY_DRAFT, Draft
@@ -265,3 +266,59 @@ def test_branch_that_never_comes_true_is_dropped_for_its_row():
 def test_drafts_are_not_joined_for_a_ratio_rule():
     chosen = rounds(NEARLY_FREE, [Fixed(1, 2), Fixed(1, 3)], [(1, 2, 5), (1, 3, 5)] * 20, coupled=False)
     assert all(draft.is_chain for draft in chosen)
+
+
+class Full(Fixed):
+    """Has no room for a second request, and remembers which it was told of."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.requests: set[int] = set()
+
+    def begin(self, request, capacity):
+        if self.requests:
+            raise CacheFullError("no room")
+        self.requests.add(request)
+
+    def end(self, request):
+        self.requests.remove(request)
+
+
+class Broken(Fixed):
+    def end(self, request):
+        raise OSError("disk full")
+
+
+def test_request_that_one_drafter_has_no_room_for_is_left_with_none():
+    machine = Machine()
+    roomy, full = Full(), Full()
+    full.requests.add(7)
+    with pytest.raises(CacheFullError):
+        policy(machine, roomy, full).begin(0, 10)
+    assert roomy.requests == set()
+
+
+def test_drafter_that_fails_at_the_end_does_not_keep_the_others_from_ending():
+    machine = Machine()
+    full = Full()
+    chooser = policy(machine, full, Broken(1))
+    chooser.begin(0, 10)
+    with pytest.raises(OSError, match="disk full"):
+        chooser.end(0)
+    assert full.requests == set()
+
+
+def test_passes_with_prompt_rows_and_idle_times_teach_nothing():
+    machine = Machine()
+    chooser = policy(machine, Fixed(1))
+    chooser.begin(0, 10)
+    before = [machine.time(rows) for rows in (1, 2)]
+    chooser.propose([DraftJob(0, [5, 6], 2, 4, SAMPLER, True)])
+    machine.now += 5.0
+    chooser.observe(Observation(0, [5, 6, 7], (), {}))
+    chooser.propose([DraftJob(0, [5, 6, 7], 2, 4, SAMPLER, True)])
+    chooser.end(0)
+    chooser.begin(1, 10)
+    machine.now += 5.0
+    chooser.observe(Observation(1, [5, 6], (), {}))
+    assert [machine.time(rows) for rows in (1, 2)] == before

@@ -196,11 +196,27 @@ def test_other_mistakes_are_named(plain, directory, tmp_path):
         LLM(tmp_path / "absent")
 
 
-def test_prompt_of_another_type_is_refused(directory):
-    # In a process of its own: here the type checker of the test run would refuse it first.
-    code = f"from pilotfish import LLM; LLM({str(directory)!r}).generate([3.5])"
+def test_values_of_another_type_are_refused(directory):
+    # In a process of its own: here the type checker of the test run would refuse them first.
+    code = f"""
+from pilotfish import LLM, PilotfishError
+llm = LLM({str(directory)!r}, speculative_config=None)
+for call in ("[3.5]", "5", "b'abc'", "[['a']]", "'x', {{'temperature': 0}}", "'x', [3]"):
+    try:
+        eval(f"llm.generate({{call}})")
+    except PilotfishError as error:
+        print(type(error).__name__, error)
+"""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "PromptError: prompt 0 is 3.5: expected text or a list of token ids" in result.stderr
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == [
+        "PromptError prompt 0 is 3.5: expected text or a list of token ids",
+        "PromptError prompts is 5: expected text, a list of token ids, or a list of these",
+        "PromptError prompts is b'abc': expected text, a list of token ids, or a list of these",
+        "PromptError prompt 0 is ['a']: expected text or a list of token ids",
+        "InvalidInputError sampling_params is {'temperature': 0}: expected SamplingParams, or one for each prompt",
+        "InvalidInputError sampling_params is [3]: expected SamplingParams, or one for each prompt",
+    ]
 
 
 def test_draft_model_with_another_tokenizer_is_refused(directory, tmp_path):

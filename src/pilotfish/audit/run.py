@@ -1,6 +1,5 @@
 """The audit as one call: which levels, how large, on what. The way in for the command line and for tests."""
 
-import os
 from collections.abc import Callable, Sequence
 
 from pilotfish.audit.identity import PROMPT_TEXTS, ModelUnderTest, run_identity
@@ -11,6 +10,7 @@ from pilotfish.audit.subject import Subject
 from pilotfish.audit.theory import run_theory
 from pilotfish.errors import InvalidInputError
 from pilotfish.models.loading import ExecutorChoice, WeightType, load_model
+from pilotfish.models.machine import Machine
 
 LOCAL_LEVELS = ("theory", "noise", "identity", "law")
 DEFAULT_SEED = 20_261_129
@@ -46,7 +46,7 @@ def audit(
     if size not in SIZES:
         raise InvalidInputError(f"size={size!r}: expected one of {', '.join(SIZES)}")
     own = subject or Subject()
-    processes = workers or min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    processes = workers or min(4, Machine.here().usable_processors)
     run: dict[str, Callable[[], Level]] = {
         "theory": lambda: run_theory(own, size, seed),
         "noise": lambda: run_noise(own, size, seed),

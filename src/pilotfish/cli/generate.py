@@ -92,6 +92,7 @@ def generate(
     )
     for flag, value, off in (
         ("--n", n, 1),
+        ("--best-of", best_of, None),
         ("--logprobs", logprobs, None),
         ("--prompt-logprobs", prompt_logprobs, None),
     ):

@@ -161,7 +161,9 @@ Method: TypeAlias = Annotated[
 ]
 DraftModel: TypeAlias = Annotated[
     str | None,
-    typer.Option("--draft-model", help="Smaller model with the same tokenizer.", rich_help_panel=_SPECULATION),
+    typer.Option(
+        "--draft-model", help="Smaller model with the same tokenizer, or an EAGLE-3 head.", rich_help_panel=_SPECULATION
+    ),
 ]
 NumSpeculativeTokens: TypeAlias = Annotated[
     str | None,

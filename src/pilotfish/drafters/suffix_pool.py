@@ -6,6 +6,7 @@ in how fast another is; tenants who must not see each other use pools of differe
 
 import hashlib
 import json
+import logging
 import os
 import re
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from pilotfish.drafters.suffix_index import SEPARATOR, SuffixIndex, suffix_index
 from pilotfish.errors import CorruptPoolError, SpeculativeConfigError
+
+logger = logging.getLogger(__name__)
 
 MAGIC = b"pilotfish suffix pool 1\n"
 DEFAULT_POOL_TOKENS = 65_536
@@ -72,8 +75,12 @@ class SuffixPool:
         if not output:
             return
         self._append(array("i", output[-self._max_tokens :]))
-        if self._path is not None:
+        if self._path is None:
+            return
+        try:
             self._write(self._path)
+        except OSError as error:  # the outputs are complete; only what a restart would have known is lost
+            logger.warning("suffix pool %s was not written to %s: %s", self.name, self._path, error)
 
     def _append(self, text: "array[int]") -> None:
         self._texts.append(text)

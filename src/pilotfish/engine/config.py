@@ -1,7 +1,7 @@
 """`SpeculativeConfig`: what a caller may say about speculation. Owns the keys, their ranges and their defaults."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from math import inf
 from typing import Any, Final, Literal, no_type_check
@@ -12,11 +12,14 @@ from pilotfish.verify import RULES
 METHODS = ("auto", "draft_model", "ngram", "suffix", "recycle", "early_exit", "eagle")
 ALIASES = {"eagle3": "eagle"}
 AUTO: Final = "auto"
+MOST_TOKENS = 512
 MODEL_FREE: tuple[Mapping[str, Any], ...] = ({"method": "suffix"}, {"method": "recycle"}, {"method": "ngram"})
 """What `auto` chooses from unless told otherwise: drafters that need no training and cost next to nothing."""
 OWNERS: Mapping[str, tuple[str, ...]] = {
     "model": ("draft_model", "eagle"),
     "drafters": ("auto",),
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
     "tree_width": ("suffix", "recycle", "eagle"),
     "exit_layer": ("early_exit",),
     "suffix_decoding_max_spec_factor": ("suffix",),
@@ -82,6 +85,10 @@ class SpeculativeConfig:
         _require_choice("verification", self.verification, tuple(RULES))
         if self.num_speculative_tokens != AUTO:
             _require_integer("num_speculative_tokens", self.num_speculative_tokens, 0, f"{AUTO!r} or ")
+            if self.num_speculative_tokens > MOST_TOKENS:
+                raise SpeculativeConfigError(
+                    f"num_speculative_tokens={self.num_speculative_tokens}: expected at most {MOST_TOKENS}"
+                )
         for name, smallest in _SMALLEST.items():
             value = getattr(self, name)
             if name == "exit_layer" and value is None:
@@ -127,7 +134,11 @@ class SpeculativeConfig:
                 member = SpeculativeConfig.from_mapping({**member, "verification": self.verification})
             if not isinstance(member, SpeculativeConfig) or member.method == AUTO:
                 raise SpeculativeConfigError(f"drafters has {member!r}: expected the configuration of one drafter")
-            members.append(member)
+            if member.num_speculative_tokens != AUTO:
+                raise SpeculativeConfigError(
+                    f"drafters: num_speculative_tokens={member.num_speculative_tokens} belongs to the whole, not to one"
+                )
+            members.append(replace(member, verification=self.verification))
         if [member.method for member in members].count("early_exit") > 1:
             raise SpeculativeConfigError(
                 "drafters has early_exit more than once: both would run their tokens in the same places of the "
@@ -150,6 +161,12 @@ class SpeculativeConfig:
             )
         if self.suffix_pool is not None and not isinstance(self.suffix_pool, str):
             raise SpeculativeConfigError(f"suffix_pool={self.suffix_pool!r}: expected a name")
+        if self.suffix_pool is not None and RULES[self.verification].needs_laws:
+            # A text of the same seed in the pool was made with the random numbers that are about to judge it.
+            raise SpeculativeConfigError(
+                f"suffix_pool={self.suffix_pool!r} with verification={self.verification!r}: a pool of past outputs is "
+                "not independent of a repeated seed; use verification='match', or no pool"
+            )
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "SpeculativeConfig":

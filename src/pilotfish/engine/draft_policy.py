@@ -12,6 +12,7 @@ the output (https://arxiv.org/abs/2607.05147, appendix A, has the counter-exampl
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
@@ -20,7 +21,7 @@ from pilotfish.engine.survival import DISSENT, Survival, levels
 from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
 
 LONGEST = 16
-"""Most tokens asked of a drafter per path."""
+"""Most tokens asked of a drafter at a time, branches included."""
 
 WORTH = 1.01
 """A draft must promise this much more than plain decoding: an estimate's noise must not cost speed."""
@@ -92,18 +93,24 @@ class DraftPolicy(Drafter):
         self.top_successors = max(drafter.top_successors for drafter in drafters)
 
     def begin(self, request: int, capacity: int) -> None:
+        with ExitStack() as begun:  # a member without room for the request must not leave it with the others
+            for member in self._members:
+                member.drafter.begin(request, capacity)
+                begun.callback(member.drafter.end, request)
+            begun.pop_all()
         for member in self._members:
-            member.drafter.begin(request, capacity)
             member.survival.begin(request)
             member.rested[request] = 0
 
     def end(self, request: int) -> None:
+        self._sent = None  # without this request's observation the time of its last pass is not known
         self._proposed.pop(request, None)
         self._known.pop(request, None)
-        for member in self._members:
-            member.drafter.end(request)
-            member.survival.end(request)
-            del member.rested[request]
+        with ExitStack() as ends:
+            for member in self._members:
+                ends.callback(member.drafter.end, request)
+                member.survival.end(request)
+                del member.rested[request]
 
     def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
         plain = self._pass_time(len(jobs))
@@ -116,7 +123,9 @@ class DraftPolicy(Drafter):
                     if draft.tokens:
                         self._proposed[order.request].append(_Proposal(member, draft, levels(draft)))
         chosen = self._admit([self._best(job, len(jobs)) for job in jobs])
-        self._sent = (len(jobs) + sum(len(draft) for draft in chosen), self._clock())
+        # A request's first pass may hold rows of its prompt as well, which are not known here.
+        starting = any(len(job.tokens) == job.prompt_length for job in jobs)
+        self._sent = None if starting else (len(jobs) + sum(len(draft) for draft in chosen), self._clock())
         return chosen
 
     def _order(self, member: _Member, job: DraftJob, rows: int, plain: float) -> DraftJob | None:
@@ -124,7 +133,7 @@ class DraftPolicy(Drafter):
         longest = min(job.draft_len, LONGEST)
         seconds = member.token_seconds
         if seconds is None or seconds * LONGEST < FREE * plain:
-            return replace(job, draft_len=longest)
+            return replace(job, draft_len=longest, max_nodes=LONGEST)
         typical = member.survival.typical(job.request)
         best, length, reach, expected = WORTH * rows / plain, 0, 1.0, float(rows)
         for draft_len in range(1, longest + 1):
@@ -139,7 +148,7 @@ class DraftPolicy(Drafter):
                 return None
             length = min(EXPLORE_LENGTH, longest)
         member.rested[job.request] = 0
-        return replace(job, draft_len=length)
+        return replace(job, draft_len=length, max_nodes=LONGEST)
 
     def _best(self, job: DraftJob, rows: int) -> _Candidate:
         """The proposal that promises most, were its nodes the only ones added to the pass, with the others beside it.

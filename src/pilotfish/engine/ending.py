@@ -64,6 +64,7 @@ class Ending:
             self.stopped_by = token
             if self._include_stop:
                 self._text += self._detokenizer.push(token)
+                start = len(self._text)  # the token ends the text before its own letters could complete a stop string
             return self._end(FinishReason.STOP, start)
         self._text += self._detokenizer.push(token)
         if self._cut_at_stop_string(start):

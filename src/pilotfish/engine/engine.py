@@ -6,6 +6,7 @@ belong to `llm.py`.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import count
 
 from pilotfish.drafters.base import Drafter
@@ -182,8 +183,9 @@ class Engine:
                 if delivered:
                     yield delivered
         finally:
-            for request in running:
-                self._stop(request)
+            with ExitStack() as stops:  # whatever goes wrong with one, the others are given back
+                for request in running:
+                    stops.callback(self._stop, request)
 
     def _start(self, prompt: Sequence[int], params: SamplingParams, draft_len: int | None) -> Request:
         room = self._target.config.context_length - len(prompt)
@@ -193,6 +195,14 @@ class Engine:
         key = next(self._keys)
         # A chain's rows fit the tokens it may become; the other branches of a tree need room of their own.
         branches = own_draft_len * (self._drafter.nodes_per_depth - 1) if self._drafter is not None else 0
+        grammar = self._grammar(params)
+        decode = self._decode if params.skip_special_tokens or self._decode_all is None else self._decode_all
+        sampler = Sampler(
+            params, self._vocab_size, eos_ids=self._eos_ids, bad_words=self._bad_words(params), grammar=grammar
+        )
+        ends = GrammarEnd(grammar) if grammar is not None else None
+        ending = Ending(params, self._eos_ids, budget, Detokenizer(decode, prompt), ends)
+        # Last, so that nothing that fails above leaves a place in a cache taken.
         sequence = self._target.open(capacity + branches)
         if self._drafter is not None:
             try:
@@ -200,33 +210,20 @@ class Engine:
             except BaseException:
                 self._target.close(sequence)
                 raise
-        grammar = self._grammar(params)
-        decode = self._decode if params.skip_special_tokens or self._decode_all is None else self._decode_all
         return Request(
             key=key,
             tokens=list(prompt),
             prompt_length=len(prompt),
-            sampler=Sampler(
-                params,
-                self._vocab_size,
-                eos_ids=self._eos_ids,
-                bad_words=self._bad_words(params),
-                grammar=grammar,
-            ),
-            ending=Ending(
-                params,
-                self._eos_ids,
-                budget,
-                Detokenizer(decode, prompt),
-                GrammarEnd(grammar) if grammar is not None else None,
-            ),
+            sampler=sampler,
+            ending=ending,
             draft_len=own_draft_len,
             sequence=sequence,
             timing=RequestTiming(time.monotonic()),
         )
 
     def _stop(self, request: Request) -> None:
-        self._target.close(request.sequence)
-        if self._drafter is not None:
-            self._drafter.end(request.key)
         self.totals.add(request.counters)
+        with ExitStack() as ends:
+            ends.callback(self._target.close, request.sequence)
+            if self._drafter is not None:
+                ends.callback(self._drafter.end, request.key)

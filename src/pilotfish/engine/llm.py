@@ -39,7 +39,8 @@ class LLM:
         speculative_config: a `SpeculativeConfig`, a dictionary of its fields, "auto" for the model-free drafters with a
             length decided in each round, or `None` for plain decoding.
         executor: "native", "torch", or "auto" for native where it works.
-        weights: how the native executor stores matrices; "auto" keeps what the checkpoint stores.
+        weights: how the native executor stores matrices; "auto" keeps bfloat16, float32 and the quantised types that
+            have an exact int8 form, and rounds float16 and other quantised types to bfloat16.
         threads: of the native executor; by default one per physical core this process may use.
         device: of the PyTorch executor.
         recalibrate: measure again what a pass takes on this machine, instead of what was remembered.
@@ -121,7 +122,8 @@ class LLM:
             prompts: text or token ids, one or several.
             sampling_params: for all prompts, or one for each. With `n` or `best_of` a prompt has several samples, each
                 a request of its own in the batch.
-            num_speculative_tokens: tokens to draft per round for these requests; 0 decodes plainly.
+            num_speculative_tokens: most tokens to draft per round for these requests, within what this `LLM` drafts; 0
+                decodes plainly.
 
         Raises:
             PromptError, SamplingParamsError: before anything is generated.
@@ -215,14 +217,18 @@ def _seeded(params: SamplingParams) -> SamplingParams:
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
-    if not prompts:
+    given: Any = prompts
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
+        raise PromptError(f"prompts is {given!r}: expected text, a list of token ids, or a list of these")
+    if not given:
         raise PromptError("no prompts: expected text, a list of token ids, or a list of these")
-    if all(isinstance(item, int) for item in prompts):
-        return [prompts]  # type: ignore[list-item]
-    for place, item in enumerate(prompts):
-        if not isinstance(item, str | Sequence):
+    if all(isinstance(item, int) for item in given):
+        return [given]
+    for place, item in enumerate(given):
+        ids = isinstance(item, Sequence) and not isinstance(item, bytes | bytearray)
+        if not isinstance(item, str) and not (ids and all(isinstance(token, int) for token in item)):
             raise PromptError(f"prompt {place} is {item!r}: expected text or a list of token ids")
-    return list(prompts)  # type: ignore[arg-type]
+    return list(given)
 
 
 def _as_params(given: SamplingParams | Sequence[SamplingParams] | None, size: int) -> list[SamplingParams]:
@@ -230,6 +236,9 @@ def _as_params(given: SamplingParams | Sequence[SamplingParams] | None, size: in
         given = SamplingParams()
     if isinstance(given, SamplingParams):
         return [given] * size
+    several: Any = given
+    if not isinstance(several, Sequence) or not all(isinstance(own, SamplingParams) for own in several):
+        raise InvalidInputError(f"sampling_params is {several!r}: expected SamplingParams, or one for each prompt")
     if len(given) != size:
         raise InvalidInputError(f"got {len(given)} sampling_params for {size} prompts: expected one, or one for each")
     return list(given)

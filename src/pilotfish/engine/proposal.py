@@ -32,6 +32,9 @@ class Proposal:
         return tuple(node for node in nodes if node is not None)
 
 
+LONGEST_FORCED = 128
+"""Most forced tokens in one pass; what is certain now is certain in the next round too."""
+
 NOTHING = Proposal(EMPTY_DRAFT, ())
 
 
@@ -93,7 +96,7 @@ def _legal(request: Request, draft: Draft, constraint: GrammarConstraint) -> Pro
 def _extended(request: Request, proposal: Proposal) -> Proposal:
     """A chain and what the grammar forces after it: certain tokens, for which the draft length is no limit."""
     tokens = proposal.draft.tokens
-    room = request.ending.budget - 1 - len(tokens)
+    room = min(request.ending.budget - 1 - len(tokens), LONGEST_FORCED)
     forced = _forced(request, tokens)[: max(0, room)]
     if not forced:
         return proposal

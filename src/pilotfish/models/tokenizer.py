@@ -162,7 +162,7 @@ def load_tokenizer(path: str | Path, *, name: str | None = None) -> Tokenizer:
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise CorruptModelError(f"{path}: the tokenizer cannot be read: {reason}") from error
-    if not getattr(fast, "is_fast", False):
+    if not fast.is_fast:
         raise CorruptModelError(f"{path}: got a slow tokenizer, expected one with tokenizer.json")
     return Tokenizer(fast, name or path.name)
 
