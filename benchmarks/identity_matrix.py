@@ -3,7 +3,7 @@
 Every prompt x sampling parameters x drafter x draft length, alone and in batches of mixed length in any order. Prints
 one line per cell and ends with 1 if anything differs.
 
-    python benchmarks/identity_matrix.py QUESTIONS.jsonl [--prompts 32] [--max-tokens 32] [--executor native|torch]
+    python benchmarks/identity_matrix.py QUESTIONS.jsonl [--prompts 32] [--prompt-tokens 600] [--max-tokens 32] [--executor native|torch]
 
 On an executor that is not exact a difference counts only where the target's best two scores lie further apart than
 1e-4; those that do not are printed with their margin.
@@ -70,6 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("questions", type=Path)
     parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--prompt-tokens", type=int, default=600, help="longer prompts lose their beginning")
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--executor", default="native")
     options = parser.parse_args()
@@ -85,7 +86,8 @@ def main() -> int:
     lines = options.questions.read_text(encoding="utf-8").splitlines()
     step = max(1, len(lines) // options.prompts)
     questions = [json.loads(line) for line in lines[::step]][: options.prompts]
-    prompts = [model.tokenizer.chat([{"role": "user", "content": q["turns"][0]}])[-600:] for q in questions]
+    prompts = [model.tokenizer.chat([{"role": "user", "content": q["turns"][0]}]) for q in questions]
+    prompts = [prompt[-options.prompt_tokens :] for prompt in prompts]
 
     def engine(drafter=None):
         tokenizer = model.tokenizer
