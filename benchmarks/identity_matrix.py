@@ -3,7 +3,8 @@
 Every prompt x sampling parameters x drafter x draft length, alone and in batches of mixed length in any order. Prints
 one line per cell and ends with 1 if anything differs.
 
-    python benchmarks/identity_matrix.py QUESTIONS.jsonl [--prompts 32] [--prompt-tokens 600] [--max-tokens 32] [--executor native|torch]
+    python benchmarks/identity_matrix.py QUESTIONS.jsonl [--prompts 32] [--prompt-tokens 600] [--max-tokens 32]
+        [--executor native|torch]
 
 On an executor that is not exact a difference counts only where the target's best two scores lie further apart than
 1e-4; those that do not are printed with their margin.

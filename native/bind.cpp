@@ -369,6 +369,7 @@ NB_MODULE(_native, m) {
   m.def("select_isa", &select_instruction_set, nb::arg("name"));
   m.def("cpu_features", &processor_features);
   m.def("available_cores", &available_cores);
+  m.def("release_freed_memory", &release_freed_memory);
   const auto measured = [](double (*measure)(int), int threads) {
     if (threads < 1 || threads > 512) fail<RowsFault>("threads is ", threads, "; expected 1 to 512");
     nb::gil_scoped_release release;

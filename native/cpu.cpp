@@ -1,6 +1,9 @@
 #include "cpu.h"
 
 #include <sched.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -184,6 +187,12 @@ double measure_flops(int threads) {
     best = std::max(best, total / taken.count());
   }
   return best;
+}
+
+void release_freed_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace pilotfish

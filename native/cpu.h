@@ -22,6 +22,9 @@ std::vector<std::string> processor_features();
 // Physical cores that this process may use: affinity and cgroup quota honoured.
 int available_cores();
 
+// Gives memory that was freed back to the system, where the C library would keep it for later.
+void release_freed_memory();
+
 // Bytes per second when `threads` threads read memory, and multiply-add operations per second (two per instruction lane).
 double measure_bandwidth(int threads);
 double measure_flops(int threads);

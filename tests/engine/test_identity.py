@@ -56,7 +56,7 @@ def engine(model, drafter=None, **options):
 
 @pytest.fixture(scope="module")
 def params():
-    return [SamplingParams(seed=place, max_tokens=24, **values) for place, values in enumerate(SETTINGS)]
+    return [SamplingParams(seed=place, max_tokens=24, logprobs=2, **values) for place, values in enumerate(SETTINGS)]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def plain(model, prompts, params):
 
 @pytest.mark.parametrize("draft_len", [1, 3, 8])
 @pytest.mark.parametrize("kind", ["ngram", "draft_model"])
-def test_ids_text_and_endings_equal_plain_decoding(model, draft, prompts, params, plain, kind, draft_len):
+def test_ids_text_logprobs_and_endings_equal_plain_decoding(model, draft, prompts, params, plain, kind, draft_len):
     drafter = NgramDrafter(1, 3) if kind == "ngram" else DraftModelDrafter(draft)
     for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
         batch = run(
@@ -75,6 +75,7 @@ def test_ids_text_and_endings_equal_plain_decoding(model, draft, prompts, params
         for place, request in zip(order, batch, strict=True):
             assert request.output == plain[place].output
             assert request.ending.text == plain[place].ending.text
+            assert request.logprobs == plain[place].logprobs, "to the bit"
             assert request.finish_reason is plain[place].finish_reason
         assert sum(request.counters.drafted_tokens for request in batch) > 0
         if kind == "ngram":

@@ -96,6 +96,8 @@ class NativeExecutor(Executor):
             ) from error
         loader = NativeLoader(self._decoder, config, weights, weight_type)
         loader.load()
+        # Each source tensor was freed once it was packed; what the C library still holds of them is given back.
+        self._native.release_freed_memory()
         self.storage = "+".join(sorted(loader.storages))
         self.native_seconds = 0.0
 
