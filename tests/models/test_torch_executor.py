@@ -1,3 +1,5 @@
+"""The PyTorch executor keeps the contract. Over 400 lines: one contract, clause by clause, on shared fixtures."""
+
 import dataclasses
 import itertools
 import threading

@@ -4,6 +4,7 @@ Owns the broken parts and says which level is meant for each. They go in through
 they imitate: methods that shipped somewhere and passed their authors' tests.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -106,7 +107,7 @@ class _SharedNoise(Sampler):
         return float(uniforms(self.seed, Stream.DRAFT, [0], [start], start)[0])
 
 
-class _ReportsAnotherLaw(Sampler):
+class _ReportsAnotherLaw(Sampler, ABC):
     """A drafter's sampler: draws from the right law and reports another."""
 
     _drawn: Float32[Tensor, "vocab"]
@@ -118,9 +119,9 @@ class _ReportsAnotherLaw(Sampler):
         self._drawn = right[0]
         return self.reported(logits, prefixes, right)
 
+    @abstractmethod
     def reported(self, logits: Tensor, prefixes: Sequence[Prefix], right: Tensor) -> Tensor:
         """What the drafter says it drew from."""
-        raise NotImplementedError
 
     def draw(self, law: Float[Tensor, "vocab"], position: int, start: int, node: int = 0) -> int:
         return super().draw(self._drawn, position, start, node)
