@@ -70,7 +70,8 @@ class Observation:
     Attributes:
         request: the key.
         tokens: all committed tokens after the round; the request's own list, not a copy.
-        path: the committed nodes of this round's draft.
+        path: the committed nodes of the draft that was verified, which may be another drafter's or a part of one's own:
+            a drafter that needs to know what became of its tokens compares them with `tokens`.
         hidden: the target's hidden states at the rows that are now in its cache and were run in this round, by layer
             boundary, for the boundaries the drafter asked for.
         cached: how many tokens the target's cache holds now, these rows being the last of them; all but the pending
