@@ -63,3 +63,7 @@ class CacheFullError(PilotfishError):
 
 class ExecutorUnavailableError(PilotfishError):
     """The executor asked for by name does not work on this machine."""
+
+
+class DataSetError(PilotfishError):
+    """A training data set is missing or damaged, belongs to another model or other settings, or does not fit the disk."""

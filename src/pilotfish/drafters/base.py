@@ -102,6 +102,9 @@ class Drafter(ABC):
     """How many of the target's favourites after each verified row `observe` wants. They are of rounds that are over, so
     a later draft is a function of the past and any rule stays exact."""
 
+    observes_end: bool = False
+    """Whether `observe` is called for the round a request ends with, too: for what records rather than drafts."""
+
     nodes_per_depth: int = 1
     """A draft has at most this many nodes times `draft_len`: 1 for chains, more for trees."""
 
@@ -115,7 +118,10 @@ class Drafter(ABC):
 
     @abstractmethod
     def observe(self, observation: Observation) -> None:
-        """A round was committed, or a part of the prompt was read. Not called for requests that ended with it."""
+        """A round was committed, or a part of the prompt was read.
+
+        Not called for requests that ended with it, unless `observes_end`.
+        """
 
     @abstractmethod
     def end(self, request: int) -> None:

@@ -137,7 +137,7 @@ def _commit(
     kept = [*range(len(plan.unread)), *(len(plan.unread) + node for node in path)]
     target.keep(request.sequence, kept)
     assert target.length(request.sequence) == len(request.tokens) - 1, "all but the pending token are cached"
-    if drafter is not None and request.finish_reason is None:
+    if drafter is not None and (request.finish_reason is None or drafter.observes_end):
         states = {boundary: rows[kept] for boundary, rows in hidden.items()}
         drafter_path = plan.proposal.drafter_path(path)
         drafter.observe(Observation(request.key, request.tokens, drafter_path, states, successors=favourites))
