@@ -9,13 +9,16 @@ COSTS = {"passes": [{"rows": 1, "seconds": 0.2}, {"rows": 3, "seconds": 0.25}]}
 
 
 def test_formula_is_tokens_over_the_cost_of_a_round_in_plain_steps():
-    """A plain step takes 0.25 s; a round drafts for 0.05 s, and its two rows add 0.05 s to the pass."""
+    """A plain step takes 0.25 s, 0.125 s of it around the pass; a round drafts for 0.05 s, its two rows add 0.05 s to
+    the pass, and 0.05 s go by around it."""
     expected = expected_speed(compared([made_pair()]), COSTS)
     assert expected.tokens_per_round == pytest.approx(2.0)
     assert expected.drafted_per_round == pytest.approx(2.0)
     assert expected.draft_cost == pytest.approx(0.2)
     assert expected.row_cost == pytest.approx(0.2)
-    assert expected.speedup == pytest.approx(2.0 / 1.4)
+    assert expected.overhead == pytest.approx((0.05 - 0.125) / 0.25)
+    assert expected.speedup == pytest.approx(2.0 / (1.4 - 0.3))
+    assert expected.against(2.0)["error"] == pytest.approx(1 / 1.1 - 1)
 
 
 def test_round_without_a_draft_costs_a_plain_step():

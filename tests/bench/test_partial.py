@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from pilotfish.bench.oracle import Hindsight
 from pilotfish.bench.partial import Key, PartialResults
 from pilotfish.errors import InvalidInputError
 from tests.bench.runs import fast_run, made_run
@@ -27,6 +28,14 @@ def test_runs_are_there_again(path):
         assert results.get(FAST) == fast_run()
         assert results.get(FAST._replace(repeat=1)) is None
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_hindsight_is_there_again(path):
+    key, known = FAST._replace(side="hindsight"), Hindsight({"ngram": (0, 2, 1)}, {"ngram": 0.001})
+    with PartialResults(path, HEADER) as results:
+        results.add(key, known)
+    with PartialResults(path, HEADER) as results:
+        assert results.get(key) == known
 
 
 @pytest.mark.parametrize("cut", [1, 2, 40])

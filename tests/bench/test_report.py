@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pilotfish.bench.oracle import Hindsight
 from pilotfish.bench.plots import bars, lines, standalone
 from pilotfish.bench.provenance import provenance
 from pilotfish.bench.report import html, markdown
@@ -23,6 +24,7 @@ def report():
     ]
     passes = tuple(StepPass(rows, 0.010 + 0.001 * rows, 0.008, None) for rows in (1, 2, 5))
     result = SpeedResult(True, {0.0: pairs}, {0.0: [Skipped("q9", 1, 9999)]})
+    result.hindsight = {0.0: [(pair.category, Hindsight({"ngram": (0, 1, 0, 0, 0)}, {"ngram": 0.0})) for pair in pairs]}
     result.pass_costs = StepReport("float32", 64, 1, 1e10, 1e11, passes, None)
     return json.loads(json.dumps({**result.as_dict(), "settings": {"model": "tiny"}, **provenance(3)}))
 
@@ -38,6 +40,9 @@ def test_markdown_has_the_numbers_and_where_they_come_from(report):
     assert "1 differ" in other
     assert re.search(r"\| overall \| 2 \| 4\.0 \| 6\.2 \| 1\.54x \|", text)
     assert "question q9 from turn 2 (9999 tokens)" in text
+    # Two tokens a round of 0.25 s, less 0.075 s around the pass, and 0.05 s for drafting and 0.002 s for two rows more.
+    assert "| 2.20x (+10%) | 1.33x |" in chat
+    assert "The formula of expected speed gives 1.66x, +7.6% off: within 10%." in text
     for name in ("command", "commit", "versions", "hardware", "seed"):
         assert f"- {name}: " in text
 
@@ -73,6 +78,14 @@ def test_page_is_whole_loads_nothing_and_has_the_numbers(report):
         assert title in page
     assert "roofline, 4: 8 ms" in page
     assert "measured, 4: 15 ms" in page
+
+
+def test_header_says_what_drafters_could_have_learned(report):
+    for render in (markdown, html):
+        assert "One engine per side lives through all questions" in render(report)
+        assert "side that were started: 2." in render(report)
+        cold = {**report, "settings": {"model": "tiny", "cold": True}}
+        assert "A fresh engine and drafter for every request" in render(cold)
 
 
 def test_page_without_drafts_or_roofline_has_no_empty_plots(report):

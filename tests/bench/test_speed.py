@@ -8,6 +8,7 @@ from pilotfish.bench.measure import run_request
 from pilotfish.bench.partial import PartialResults
 from pilotfish.bench.questions import Question
 from pilotfish.bench.speed import SpeedSettings, header, measure_speed
+from pilotfish.bench.step import StepPass, StepReport
 from pilotfish.engine.llm import LLM
 from pilotfish.errors import InvalidInputError, SamplingParamsError, SpeculativeConfigError
 from tests.bench.lying import lie_when_verifying
@@ -18,6 +19,9 @@ QUESTIONS = [
     Question(1, 12, "code", ("Numbers such as 7, 42 and 7, 42",)),
     Question(2, 13, "code", ("The shark looks once and the shark looks once",)),
 ]
+FREE_ROWS = StepReport(
+    "float32", 64, 1, None, None, (StepPass(1, 0.001, None, None), StepPass(17, 0.001, None, 0.0)), None
+)
 SETTINGS = SpeedSettings((0.0, 1.0), max_tokens=12, repeats=2, seed=5)
 HEADER = header("tiny", NGRAM, QUESTIONS, SETTINGS)
 
@@ -60,11 +64,40 @@ def test_both_sides_are_asked_the_same_by_turns_first(measured):
     assert progress[-1] == (32, 32)
 
 
-def test_every_request_has_an_engine_and_a_drafter_of_its_own(measured):
-    _, recorder, _, _ = measured
+def test_engine_lives_through_a_pass_and_is_asked_everything_once(measured):
+    """Two passes at each of two temperatures, four requests in each: what one has learned, no repetition knows."""
+    result, recorder, _, _ = measured
+    asked = {}
+    for engine, drafter, prompt, params in recorder.asked:
+        asked.setdefault((id(engine), drafter is not None), []).append((prompt, params.seed))
+    assert len(asked) == 2 * 4
+    for requests in asked.values():
+        assert len(requests) == len(set(requests)) == 4
+    for temperature in (0.0, 1.0):
+        earlier = [pair.speculative.earlier_requests for pair in result.pairs[temperature]]
+        assert earlier == [0, 1, 2, 3] * 2
+    assert [each["engines"] for each in result.as_dict()["temperatures"]] == [2, 2]
+
+
+def test_cold_measurement_has_an_engine_and_a_drafter_for_every_request(llm):
+    recorder = Recorder()
+    settings = SpeedSettings((0.0,), max_tokens=4, cold=True)
+    with PartialResults(None, {}) as results:
+        result = measure_speed(llm, NGRAM, QUESTIONS, settings, results, run=recorder)
     drafters = [drafter for _, drafter, _, _ in recorder.asked if drafter is not None]
-    assert len({id(drafter) for drafter in drafters}) == len(drafters) == 16
-    assert len({id(engine) for engine, *_ in recorder.asked}) == 32
+    assert len({id(drafter) for drafter in drafters}) == len(drafters) == 4
+    assert len({id(engine) for engine, *_ in recorder.asked}) == 8
+    assert result.as_dict()["temperatures"][0]["engines"] == 4
+    assert header("tiny", NGRAM, QUESTIONS, settings)["cold"] is True
+
+
+def test_categories_come_by_turns(llm):
+    recorder = Recorder()
+    questions = [Question(place, place, category, (category * 4,)) for place, category in enumerate("aabb")]
+    with PartialResults(None, {}) as results:
+        result = measure_speed(llm, NGRAM, questions, SpeedSettings((0.0,), max_tokens=2), results, run=recorder)
+    assert [pair.category for pair in result.pairs[0.0]] == ["a", "b", "a", "b"]
+    assert [params.seed for *_, params in recorder.asked[::2]] == [0, 2, 1, 3]
 
 
 def test_seed_depends_on_the_place_and_not_on_side_or_repeat(measured):
@@ -125,6 +158,7 @@ def test_run_that_was_killed_goes_on_where_it_stopped(measured, llm, tmp_path):
     assert len(recorder.asked) == 4
     assert again.pairs[0.0] == result.pairs[0.0]
     assert again.pairs[1.0][:-2] == result.pairs[1.0][:-2]
+    assert [pair.speculative.earlier_requests for pair in again.pairs[1.0][-2:]] == [0, 1], "engines start anew"
     assert [pair.plain.token_ids for pair in again.pairs[1.0]] == [pair.plain.token_ids for pair in result.pairs[1.0]]
     assert len(resumed.read_bytes().splitlines()) == len(lines)
 
@@ -202,7 +236,28 @@ def test_passes_are_calibrated_again_once_and_not_for_every_request(tiny_directo
     llm = LLM(tiny_directory, threads=1, speculative_config="auto", recalibrate=True)
     with PartialResults(None, {}) as results:
         measure_speed(llm, "auto", QUESTIONS[1:], SpeedSettings((0.0,), max_tokens=2), results)
-    assert asked == [True, False, False, False]
+    assert asked == [True, False, False], "the LLM's own, the warm-up's and the pass's"
+
+
+def test_best_choice_in_hindsight_is_reported_by_category_and_resumed(llm, tmp_path):
+    config = {"method": "auto", "drafters": [{"method": "ngram", "prompt_lookup_min": 1}, "suffix", "recycle"]}
+    settings = SpeedSettings((0.0, 1.0), max_tokens=12, repeats=2)
+    facts = header("tiny", config, QUESTIONS, settings)
+    for asked in (2 * 4 * 2 * 2, 0):
+        recorder = Recorder()
+        with PartialResults(tmp_path / "r.jsonl", facts) as results:
+            result = measure_speed(llm, config, QUESTIONS, settings, results, oracle=True, run=recorder)
+        assert len(recorder.asked) == asked
+        assert [len(each) for each in result.hindsight.values()] == [4, 4]
+    lengths = [len(pair.plain.token_ids) for pair in result.pairs[0.0][:4]]
+    for (_, answer), length in zip(result.hindsight[0.0], lengths, strict=True):
+        assert set(answer.reach) == {"ngram", "suffix", "recycle"}
+        assert {len(reach) for reach in answer.reach.values()} == {length}
+    result.pass_costs = FREE_ROWS
+    for figures in (result.as_dict()["overall"], *result.as_dict()["categories"].values()):
+        assert figures["oracle"]["tokens_per_round"] >= 1
+        assert figures["oracle"]["speedup"] > 0
+        assert figures["expected"]["speedup"] > 0
 
 
 def test_configuration_is_refused_before_anything_is_asked(llm):

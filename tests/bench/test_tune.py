@@ -54,6 +54,20 @@ def test_all_are_measured_on_the_same_prompts_in_changing_order(llm):
     assert [draft_len for draft_len, _ in measured.asked[::9]] == [0, 1, 2]
 
 
+def test_candidate_has_one_engine_for_all_prompts_which_saw_none_of_them_before(llm):
+    engines = {}
+
+    class Watching(Measured):
+        def __call__(self, llm, prompt, params):
+            engines.setdefault(llm.speculative_config, set()).add(id(llm.engine))
+            assert len(self.prompts_of(0)) or llm.engine.totals.rounds == 0, "the warm-up had another engine"
+            return super().__call__(llm, prompt, params)
+
+    search(llm, Watching(dict.fromkeys(range(9), 10.0)), prompts=PROMPTS[:4])
+    assert len(engines) == 9
+    assert all(len(each) == 1 for each in engines.values())
+
+
 def test_plain_decoding_wins_where_no_drafter_pays(llm):
     result = search(llm, Measured({0: 10.0, **dict.fromkeys(LENGTHS, 9.0)}))
     assert result.best.config is None

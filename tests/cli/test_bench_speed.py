@@ -49,7 +49,8 @@ CONFIG = '{"method": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 
 
 
 def test_json_says_what_was_measured_and_where(speed, tmp_path):
-    code, out, _ = speed("--json", "--limit", 1, "--speculative-config", CONFIG, "--html", tmp_path / "r.html")
+    flags = ("--json", "--limit", 1, "--speculative-config", CONFIG, "--oracle", "--html", tmp_path / "r.html")
+    code, out, _ = speed(*flags)
     assert code == 0
     report = json.loads(out)
     assert {"overall", "categories", "command", "commit", "versions", "hardware", "seed"} <= set(report)
@@ -60,18 +61,31 @@ def test_json_says_what_was_measured_and_where(speed, tmp_path):
     assert report["categories"]["chat"]["plain"]["requests"] == 2
     assert report["overall"]["speculative"]["drafted_tokens"] > 0
     assert report["overall"]["identical"] is True
+    assert report["settings"]["cold"] is False
+    assert report["overall"]["oracle"]["tokens_per_round"] >= 1
+    assert set(report["categories"]["chat"]["oracle"]["rounds_by_drafter"]) <= {"plain", "ngram"}
     assert [each["rows"] for each in report["pass_costs"]["passes"]] == [1, 2, 3, 4, 5, 6, 8, 9, 12, 17]
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == html(report)
 
 
 def test_table_and_markdown_for_people(speed, tmp_path):
-    code, out, _ = speed("--first-turn", "--temperature", 0, "--markdown", tmp_path / "r.md")
+    code, out, _ = speed("--first-turn", "--temperature", 0, "--cold", "--markdown", tmp_path / "r.md")
     assert code == 0
+    assert "A fresh engine and drafter for every request" in out
+    assert "The formula of expected speed gives" in out
     assert "temperature 0: " in out
     assert "temperature 1: " not in out
     assert "all token ids identical" in " ".join(out.split())
     assert "| overall | 3 |" in (tmp_path / "r.md").read_text(encoding="utf-8")
     assert "# Plain and speculative decoding" in markdown({"temperatures": [], **_no_facts()})
+
+
+def _measured(out):
+    """The figures of the answers; those of the passes alone, which are timed at each start, left out."""
+    (temperature,) = json.loads(out)["temperatures"]
+    for figures in (temperature["overall"], *temperature["categories"].values()):
+        assert figures.pop("expected")["speedup"] > 0
+    return temperature
 
 
 def _no_facts():
@@ -91,7 +105,7 @@ def test_resume_asks_nothing_again_and_refuses_other_settings(speed, tmp_path):
     _, first, _ = speed(*flags)
     written = (tmp_path / "results.jsonl").read_bytes()
     _, second, _ = speed(*flags)
-    assert json.loads(second)["temperatures"] == json.loads(first)["temperatures"]
+    assert _measured(second) == _measured(first)
     assert (tmp_path / "results.jsonl").read_bytes() == written
     code, out, err = speed(*flags, "--seed", 1)
     assert (code, out) == (2, "")

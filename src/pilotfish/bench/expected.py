@@ -1,16 +1,20 @@
 """The formula of expected speed, from measured costs: what a drafter and a draft length should bring.
 
-S = E / (1 + c k + v k), after Leviathan et al. (2023), https://arxiv.org/abs/2211.17192, with the cost of verified
-rows added: E are tokens per round, c k is the drafting time of a round and v k the time its k drafted rows add to the
-pass, both in units of a plain step. The inputs are measured apart from the speed that is predicted: passes by
-`measure_pass`, the unit by the plain side, E and the drafts by counting.
+S = E / (1 + c k + v k + o), after Leviathan et al. (2023), https://arxiv.org/abs/2211.17192, with the cost of verified
+rows added: E are tokens per round, c k is the drafting time of a round, v k the time its k drafted rows add to the
+pass, and o what the engine does around a round beyond what it does around a plain step, all in units of a plain step.
+The inputs are measured apart from the speed that is predicted: passes by `measure_pass`, the unit by the plain side, E
+and the drafts by counting.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pilotfish.errors import InvalidInputError
+
+TOLERANCE = 0.1
+"""How far a prediction may be off the measured speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,7 @@ class ExpectedSpeed:
         drafted_per_round: k, the mean of the drafts that were verified, empty ones included.
         draft_cost: c k.
         row_cost: v k.
+        overhead: o; below 0 where a round takes less around its pass than a plain step.
         speedup: S.
     """
 
@@ -29,10 +34,15 @@ class ExpectedSpeed:
     drafted_per_round: float
     draft_cost: float
     row_cost: float
+    overhead: float
 
     @property
     def speedup(self) -> float:
-        return self.tokens_per_round / (1 + self.draft_cost + self.row_cost)
+        return self.tokens_per_round / (1 + self.draft_cost + self.row_cost + self.overhead)
+
+    def against(self, measured: float) -> dict[str, float]:
+        """The terms, and how far the prediction is off what was measured, for JSON."""
+        return {**asdict(self), "speedup": self.speedup, "error": self.speedup / measured - 1}
 
 
 def expected_speed(figures: Mapping[str, Any], pass_costs: Mapping[str, Any]) -> ExpectedSpeed:
@@ -58,6 +68,7 @@ def expected_speed(figures: Mapping[str, Any], pass_costs: Mapping[str, Any]) ->
         drafted_per_round=sum(size * count for size, count in sizes.items()) / rounds,
         draft_cost=speculative["draft_seconds"] / rounds / step,
         row_cost=added / rounds / step,
+        overhead=(speculative["rest_seconds"] / rounds - plain["rest_seconds"] / plain["decode_rounds"]) / step,
     )
 
 

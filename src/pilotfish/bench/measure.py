@@ -38,6 +38,7 @@ class Run:
         draft_seconds: in the drafter, after the first delivery.
         verify_seconds: in the target's forward passes, after the first delivery. A device that only queues its work
             lets us wait for it elsewhere; there this is the time to queue it.
+        earlier_requests: how many the same engine had answered before; 0 where nothing was learned yet.
     """
 
     token_ids: tuple[int, ...]
@@ -53,6 +54,7 @@ class Run:
     draft_sizes: dict[int, int]
     draft_seconds: float
     verify_seconds: float
+    earlier_requests: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` reads them."""

@@ -8,11 +8,15 @@ import json
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pilotfish.bench.measure import Run
+from pilotfish.bench.oracle import Hindsight
 from pilotfish.bench.questions import parse_object
 from pilotfish.errors import InvalidInputError
+
+Result: TypeAlias = Run | Hindsight
+_KINDS: dict[str, type[Run] | type[Hindsight]] = {"run": Run, "hindsight": Hindsight}
 
 
 class Key(NamedTuple):
@@ -26,7 +30,7 @@ class Key(NamedTuple):
 
 
 class PartialResults:
-    """Runs by key, kept in memory, and in a file where one is given.
+    """Results by key, kept in memory, and in a file where one is given.
 
     Args:
         path: JSONL, made if it is missing; `None` keeps nothing.
@@ -37,7 +41,7 @@ class PartialResults:
     """
 
     def __init__(self, path: str | Path | None, header: dict[str, Any]) -> None:
-        self._runs: dict[Key, Run] = {}
+        self._results: dict[Key, Result] = {}
         self._file = None
         if path is None:
             return
@@ -64,16 +68,17 @@ class PartialResults:
             self._file.close()
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self._results)
 
-    def get(self, key: Key) -> Run | None:
-        """The run of that key, if it is known."""
-        return self._runs.get(key)
+    def get(self, key: Key) -> Result | None:
+        """The result of that key, if it is known."""
+        return self._results.get(key)
 
-    def add(self, key: Key, run: Run) -> None:
-        """Notes a run; it is on disk when this returns."""
-        self._runs[key] = run
-        self._append({**key._asdict(), "run": run.as_dict()})
+    def add(self, key: Key, result: Result) -> None:
+        """Notes a result; it is on disk when this returns."""
+        self._results[key] = result
+        (kind,) = (name for name, kind in _KINDS.items() if isinstance(result, kind))
+        self._append({**key._asdict(), kind: result.as_dict()})
 
     def _append(self, record: dict[str, Any]) -> None:
         if self._file is not None:
@@ -89,7 +94,8 @@ class PartialResults:
                 continue
             try:
                 key = Key(**{field: record[field] for field in Key._fields})
-                self._runs[key] = Run.from_dict(record["run"])
+                (kind,) = _KINDS.keys() & record.keys()
+                self._results[key] = _KINDS[kind].from_dict(record[kind])
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise InvalidInputError(f"{name}:{number}: not a result of this command: {error!r}") from error
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from pilotfish.bench.expected import TOLERANCE
 from pilotfish.bench.plots import bars, lines
 
 HEADINGS = (
@@ -17,6 +18,8 @@ HEADINGS = (
     "speculative tokens/s",
     "speedup",
     "repeats",
+    "expected",
+    "in hindsight",
     "end to end",
     "mean acceptance length",
     "acceptance by position",
@@ -53,6 +56,18 @@ def summary_line(figures: Mapping[str, Any]) -> str:
     )
 
 
+def expected_line(figures: Mapping[str, Any]) -> str:
+    """One sentence: what the formula expects of the overall speed, and whether that holds; empty without figures."""
+    expected = figures.get("expected")
+    if not expected:
+        return ""
+    holds = "within" if abs(expected["error"]) <= TOLERANCE else "not within"
+    return (
+        f"The formula of expected speed gives {expected['speedup']:.2f}x, {expected['error']:+.1%} off: "
+        f"{holds} {TOLERANCE:.0%}"
+    )
+
+
 def table_rows(temperature: Mapping[str, Any]) -> Iterator[list[str]]:
     """The table of one temperature, `HEADINGS` left out: the categories, then all of them together."""
     for category, figures in temperature["categories"].items():
@@ -62,9 +77,9 @@ def table_rows(temperature: Mapping[str, Any]) -> Iterator[list[str]]:
 
 def markdown(report: Mapping[str, Any]) -> str:
     """The whole report as Markdown: a table per temperature, then where the figures come from."""
-    parts = ["# Plain and speculative decoding", ""]
+    parts = ["# Plain and speculative decoding", "", engines_line(report), ""]
     for temperature in report["temperatures"]:
-        parts += [f"## Temperature {temperature['temperature']:g}", "", summary_line(temperature["overall"]) + ".", ""]
+        parts += [f"## Temperature {temperature['temperature']:g}", "", _summary(temperature["overall"]), ""]
         parts += _markdown_table(HEADINGS, list(table_rows(temperature)))
         if temperature["skipped"]:
             parts += ["", f"Left out, as they do not fit the context: {_skipped(temperature)}."]
@@ -76,10 +91,10 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 def html(report: Mapping[str, Any]) -> str:
     """The whole report as one page with plots; it loads nothing."""
-    parts = ["<h1>Plain and speculative decoding</h1>"]
+    parts = [f"<h1>Plain and speculative decoding</h1><p>{escape(engines_line(report))}</p>"]
     for temperature in report["temperatures"]:
         parts.append(f"<h2>Temperature {temperature['temperature']:g}</h2>")
-        parts.append(f"<p>{escape(summary_line(temperature['overall']))}.</p>")
+        parts.append(f"<p>{escape(_summary(temperature['overall']))}</p>")
         parts.append(_html_table(HEADINGS, list(table_rows(temperature))))
         if temperature["skipped"]:
             parts.append(f"<p>Left out, as they do not fit the context: {escape(_skipped(temperature))}.</p>")
@@ -102,12 +117,32 @@ NOTE = (
     "Speeds are all tokens over all seconds after the first delivery; end to end counts the reading of the prompt too. "
     "Both sides count delivered token ids with one clock. Acceptance by position is the share of drafts of at least "
     "that length whose token there was delivered. Each request ran on both sides, one right after the other and by "
-    "turns first, with fresh drafters."
+    "turns first. Expected is what the formula of docs/choosing.md gives, and how far it is off the measured speedup. "
+    "In hindsight is the speedup of whoever knows, in every round, which drafter and length are best for this answer, "
+    "at the measured times of passes and drafts: a bound, which no policy reaches."
 )
+
+
+def engines_line(report: Mapping[str, Any]) -> str:
+    """One sentence: what the drafters could have learned before a request."""
+    if report["settings"].get("cold"):
+        return "A fresh engine and drafter for every request, which knows nothing of the others."
+    starts = sum(each["engines"] for each in report["temperatures"])
+    return (
+        "One engine per side lives through all questions of a pass and is asked each of them once: what its drafters "
+        "learn they keep from request to request, as in use, and no answer can be remembered. Engines of the "
+        f"speculative side that were started: {starts}."
+    )
+
+
+def _summary(figures: Mapping[str, Any]) -> str:
+    expected = expected_line(figures)
+    return f"{summary_line(figures)}." + (f" {expected}." if expected else "")
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
     plain, speculative = figures["plain"], figures["speculative"]
+    expected, oracle = figures.get("expected"), figures.get("oracle")
     acceptance = figures["acceptance_by_position"]
     shown = " ".join(f"{share:.2f}" for share in acceptance[:POSITIONS]) + (" …" if acceptance[POSITIONS:] else "")
     repeats = [value for value in figures["speedup_by_repeat"] if value is not None]
@@ -118,6 +153,8 @@ def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
         _number(speculative["tokens_per_second"], ".1f"),
         _number(figures["speedup"], ".2f") + "x",
         f"{min(repeats):.2f} to {max(repeats):.2f}" if len(repeats) > 1 else "one",
+        f"{expected['speedup']:.2f}x ({expected['error']:+.0%})" if expected else "-",
+        f"{oracle['speedup']:.2f}x" if oracle else "-",
         _number(figures["end_to_end_speedup"], ".2f") + "x",
         _number(figures["tokens_per_round"], ".2f"),
         shown or "nothing drafted",
@@ -141,6 +178,8 @@ def _speed_plot(temperature: Mapping[str, Any]) -> str:
         side: [figures[side]["tokens_per_second"] or 0.0 for figures in rows.values()]
         for side in ("plain", "speculative")
     }
+    if all(figures.get("oracle") for figures in rows.values()):
+        series["in hindsight"] = [figures["oracle"]["tokens_per_second"] for figures in rows.values()]
     return bars("Speed by category", "tokens/s", list(rows), series)
 
 

@@ -1,19 +1,22 @@
 """Plain against speculative decoding, question by question: the measurement behind `pilotfish bench speed`.
 
 Owns the order of things: the same request on both sides, one right after the other and by turns first, so that whatever
-else the machine does meets both alike; a fresh engine and drafter for each, so that nothing remembers an answer.
-Formulas are in `totals.py`, output in `report.py`.
+else the machine does meets both alike. One engine per side lives through all questions of a pass, the categories by
+turns, so that what its drafters learn is kept from request to request as in use; it is asked each question once, so
+that no answer can be remembered. Formulas are in `totals.py`, output in `report.py`.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from pilotfish.bench.expected import expected_speed
 from pilotfish.bench.measure import Run, run_request
+from pilotfish.bench.oracle import Hindsight, Watch, oracle_figures
 from pilotfish.bench.partial import Key, PartialResults
-from pilotfish.bench.questions import Question
+from pilotfish.bench.questions import Question, by_turns_of_categories
 from pilotfish.bench.step import StepReport, measure_step
 from pilotfish.bench.totals import Pair, compared
 from pilotfish.engine.config import SpeculativeConfig
@@ -25,6 +28,7 @@ from pilotfish.sampling.params import SamplingParams
 Config: TypeAlias = SpeculativeConfig | Mapping[str, Any] | str
 Side: TypeAlias = Literal["plain", "speculative"]
 SIDES: tuple[Side, Side] = ("plain", "speculative")
+HINDSIGHT = "hindsight"
 
 WARM_UP_TOKENS = 8
 PASS_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17)
@@ -38,8 +42,10 @@ class SpeedSettings:
     Attributes:
         temperatures: all questions are asked at each.
         max_tokens: of an answer.
-        repeats: of everything; the same requests with the same seeds, for the spread.
+        repeats: of everything; the same requests with the same seeds, for the spread. Each is a pass with engines of
+            its own.
         seed: a request's seed is this plus the question's place in its file.
+        cold: a fresh engine and drafter for every request, instead of one for all of a pass.
 
     Raises:
         InvalidInputError: a value is out of range.
@@ -49,6 +55,7 @@ class SpeedSettings:
     max_tokens: int = 128
     repeats: int = 1
     seed: int = 0
+    cold: bool = False
 
     def __post_init__(self) -> None:
         if not self.temperatures or len(set(self.temperatures)) < len(self.temperatures):
@@ -85,6 +92,7 @@ class SpeedResult:
     Attributes:
         exact: whether the executor promises equal ids.
         pairs, skipped: by temperature, what was asked and what was left out.
+        hindsight: by temperature, category and what every drafter would have been right about in an answer.
         contexts: tokens in the middle of each answer, prompt included.
         pass_costs: the target's passes by number of rows, where they were timed too.
     """
@@ -92,6 +100,7 @@ class SpeedResult:
     exact: bool
     pairs: dict[float, list[Pair]] = field(default_factory=dict)
     skipped: dict[float, list[Skipped]] = field(default_factory=dict)
+    hindsight: dict[float, list[tuple[str, Hindsight]]] = field(default_factory=dict)
     contexts: list[int] = field(default_factory=list)
     pass_costs: StepReport | None = None
 
@@ -108,11 +117,9 @@ class SpeedResult:
             temperatures.append(
                 {
                     "temperature": temperature,
-                    "overall": compared(pairs),
-                    "categories": {
-                        category: compared([pair for pair in pairs if pair.category == category])
-                        for category in categories
-                    },
+                    "overall": self._figures(temperature, categories),
+                    "categories": {category: self._figures(temperature, [category]) for category in categories},
+                    "engines": sum(pair.speculative.earlier_requests == 0 for pair in pairs),
                     "skipped": [asdict(skipped) for skipped in self.skipped[temperature]],
                 }
             )
@@ -125,6 +132,19 @@ class SpeedResult:
             "pass_costs": self.pass_costs and self.pass_costs.as_dict(),
         }
 
+    def _figures(self, temperature: float, categories: Sequence[str]) -> dict[str, Any]:
+        """Those of some categories: both sides, what the formula expects, and the best choice in hindsight."""
+        figures = compared([pair for pair in self.pairs[temperature] if pair.category in categories])
+        figures["expected"] = figures["oracle"] = None
+        plain, measured = figures["plain"], figures["speedup"]
+        if self.pass_costs is None or not measured or not plain["decode_tokens"]:
+            return figures
+        costs = self.pass_costs.as_dict()
+        figures["expected"] = expected_speed(figures, costs).against(measured)
+        answers = [answer for category, answer in self.hindsight.get(temperature, ()) if category in categories]
+        figures["oracle"] = oracle_figures(answers, plain["decode_seconds"] / plain["decode_tokens"], costs)
+        return figures
+
 
 def measure_speed(
     llm: LLM,
@@ -133,6 +153,7 @@ def measure_speed(
     settings: SpeedSettings,
     results: PartialResults,
     *,
+    oracle: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
     run: Callable[[LLM, Sequence[int], SamplingParams], Run] = run_request,
 ) -> SpeedResult:
@@ -141,7 +162,10 @@ def measure_speed(
     Args:
         llm: the loaded target; its own drafter is not used.
         config: of the speculative side.
-        results: runs that are known already are not made again; new ones are added.
+        results: runs that are known already are not made again; new ones are added. Engines start anew where a
+            measurement goes on.
+        oracle: watch the drafters on every answer as well, for the best choice in hindsight; takes as long as the plain
+            side.
         progress: told how many requests of how many are done.
         run: makes and times one request; for tests.
 
@@ -151,7 +175,7 @@ def measure_speed(
     """
     require_forgetful(config)
     result = SpeedResult(exact=llm.engine.target.exact)
-    session = _Session(llm, config, settings, results, run, result.contexts)
+    session = _Session(llm, config, settings, results, run, result, oracle)
     turns = sum(len(question.turns) for question in questions)
     total, done = 2 * turns * settings.repeats * len(settings.temperatures), 0
     session.warm_up(questions[0])
@@ -159,7 +183,8 @@ def measure_speed(
         pairs: list[Pair] = []
         skipped: list[Skipped] = []
         for repeat in range(settings.repeats):
-            for question in questions:
+            session.start_pass()
+            for question in by_turns_of_categories(questions):
                 asked, left_out = session.ask(question, temperature, repeat)
                 pairs.extend(asked)
                 skipped.extend(left_out if repeat == 0 else ())
@@ -224,15 +249,25 @@ class _Session:
     settings: SpeedSettings
     results: PartialResults
     run: Callable[[LLM, Sequence[int], SamplingParams], Run]
-    contexts: list[int]
+    result: SpeedResult
+    oracle: bool
     _asked: int = 0
+    _living: dict[Side, LLM] = field(default_factory=dict)
+    _answered: dict[Side, int] = field(default_factory=dict)
+    _watch: Watch | None = None
 
     def warm_up(self, question: Question) -> None:
-        """Both sides once, not counted: threads start, pages are touched, files are read."""
+        """Both sides once, not counted: threads start, pages are touched, files are read. Their engines are dropped."""
         prompt = prompt_of(self.llm.tokenizer, [{"role": "user", "content": question.turns[0]}])
         prompt = prompt[: self.llm.engine.target.config.context_length // 2]
         for side in SIDES:
             run_request(self._fresh(side), prompt, SamplingParams(temperature=0.0, max_tokens=WARM_UP_TOKENS))
+
+    def start_pass(self) -> None:
+        """Forgets the engines: the questions come again, and nobody may know their answers."""
+        self._living.clear()
+        self._answered = dict.fromkeys(SIDES, 0)
+        self._watch = None
 
     def ask(self, question: Question, temperature: float, repeat: int) -> tuple[list[Pair], list[Skipped]]:
         """All turns of a question on both sides; the plain side's answers go into the conversation of both."""
@@ -248,19 +283,42 @@ class _Session:
             for side in SIDES if self._asked % 2 == 0 else reversed(SIDES):
                 runs[side] = self._run(side, Key(temperature, repeat, question.question_id, turn, side), prompt, params)
             self._asked += 1
-            self.contexts.append(len(prompt) + len(runs["plain"].token_ids) // 2)
-            pairs.append(
-                Pair(question.category, question.question_id, turn, repeat, runs["plain"], runs["speculative"])
-            )
-            messages.append({"role": "assistant", "content": runs["plain"].text})
+            plain = runs["plain"]
+            if self.oracle and repeat == 0:
+                key = Key(temperature, repeat, question.question_id, turn, HINDSIGHT)
+                answer = self._hindsight(key, prompt, params, len(plain.token_ids))
+                self.result.hindsight.setdefault(temperature, []).append((question.category, answer))
+            self.result.contexts.append(len(prompt) + len(plain.token_ids) // 2)
+            pairs.append(Pair(question.category, question.question_id, turn, repeat, plain, runs["speculative"]))
+            messages.append({"role": "assistant", "content": plain.text})
         return pairs, []
 
     def _run(self, side: Side, key: Key, prompt: Sequence[int], params: SamplingParams) -> Run:
         known = self.results.get(key)
-        if known is None:
-            known = self.run(self._fresh(side), prompt, params)
+        if not isinstance(known, Run):
+            made = self.run(self._engine(side), prompt, params)
+            known = replace(made, earlier_requests=self._answered[side])
+            self._answered[side] += not self.settings.cold
             self.results.add(key, known)
         return known
+
+    def _hindsight(self, key: Key, prompt: Sequence[int], params: SamplingParams, length: int) -> Hindsight:
+        known = self.results.get(key)
+        if not isinstance(known, Hindsight):
+            if self._watch is None or self.settings.cold:
+                config = SpeculativeConfig.parse(self.config)
+                assert config is not None, "there is something to compare plain decoding with"
+                self._watch = Watch(self.llm, config)
+            known = self._watch.answer(prompt, params, length)
+            self.results.add(key, known)
+        return known
+
+    def _engine(self, side: Side) -> LLM:
+        if self.settings.cold:
+            return self._fresh(side)
+        if side not in self._living:
+            self._living[side] = self._fresh(side)
+        return self._living[side]
 
     def _fresh(self, side: Side) -> LLM:
         return self.llm.with_speculation(self.config if side == "speculative" else None)

@@ -48,10 +48,11 @@ class Candidate:
 
 @dataclass(slots=True)
 class Trial:
-    """A candidate and its runs, one per prompt from the first on."""
+    """A candidate, its runs, one per prompt from the first on, and the engine that lives through them."""
 
     candidate: Candidate
     runs: list[Run] = field(default_factory=list)
+    llm: LLM | None = None
 
     @property
     def totals(self) -> Totals:
@@ -196,7 +197,8 @@ def tune(
 ) -> TuneResult:
     """Measures the candidates and plain decoding until one candidate is left, prompts run out or the time is up.
 
-    Every candidate is measured on the first prompt, whatever that takes.
+    Every candidate is measured on the first prompt, whatever that takes. Each has one engine for all prompts, so that
+    its drafters learn from one to the next as they do in use.
 
     Args:
         llm: the loaded target; its own drafter is not used.
@@ -216,7 +218,7 @@ def tune(
         raise InvalidInputError(f"seconds={seconds}: expected more than 0")
     assert params.seed is not None, "without a seed the candidates would not answer the same"
     plain, trials = Trial(Candidate(None)), [Trial(candidate) for candidate in to_measure]
-    _warm_up(llm, prompts[0], trials)
+    _warm_up(llm, prompts[0], [plain, *trials])
     started = clock()
     alive, quota = list(trials), 0
     halvings = max(len(trials) - 1, 1).bit_length()
@@ -224,7 +226,7 @@ def tune(
         quota += FIRST_PROMPTS * 2**halving
         deadline = started + seconds * (halving + 1) / halvings
         while len(plain.runs) < min(quota, len(prompts)) and (not plain.runs or clock() < deadline):
-            _measure_prompt(llm, prompts[len(plain.runs)], params, [plain, *alive], run)
+            _measure_prompt(prompts[len(plain.runs)], params, [plain, *alive], run)
             progress(min(clock() - started, seconds), seconds)
         alive.sort(key=_speed, reverse=True)
         if len(alive) <= 2 or len(plain.runs) == len(prompts):
@@ -236,7 +238,6 @@ def tune(
 
 
 def _measure_prompt(
-    llm: LLM,
     prompt: Sequence[int],
     params: SamplingParams,
     trials: Sequence[Trial],
@@ -245,14 +246,19 @@ def _measure_prompt(
     """One prompt on all of them; who comes first changes from prompt to prompt."""
     first = len(trials[0].runs) % len(trials)
     for trial in (*trials[first:], *trials[:first]):
-        trial.runs.append(run(llm.with_speculation(trial.candidate.config), prompt, params))
+        assert trial.llm is not None, "warmed up"
+        trial.runs.append(run(trial.llm, prompt, params))
 
 
 def _warm_up(llm: LLM, prompt: Sequence[int], trials: Sequence[Trial]) -> None:
-    """Every candidate once, not counted: what cannot be used is refused here, and models are read."""
+    """Every candidate once, not counted: what cannot be used is refused here, and models are read.
+
+    That engine is dropped, as it has seen a prompt that comes again.
+    """
     for trial in trials:
         own = llm.with_speculation(trial.candidate.config)
         run_request(own, prompt, SamplingParams(temperature=0.0, max_tokens=4))
+        trial.llm = llm.with_speculation(trial.candidate.config)
 
 
 def _speed(trial: Trial) -> float:

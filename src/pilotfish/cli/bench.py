@@ -67,6 +67,12 @@ def speed(
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens per answer at most.")] = 128,
     repeats: Annotated[int, typer.Option("--repeats", help="Times everything is measured, for the spread.")] = 1,
     seed: Annotated[int, typer.Option("--seed", help="Replays the answers.")] = 0,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="A fresh engine for every request, instead of one for each pass.")
+    ] = False,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Report the best choice in hindsight too; half as long again.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables to this file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file.")] = None,
@@ -86,6 +92,7 @@ def speed(
 ) -> None:
     """Compare plain and speculative decoding, question by question, in speed and in token ids.
 
+    One engine per side lives through all questions and is asked each once, so that drafters learn as they do in use.
     Exit code 1 if ids differ on an executor that promises they do not.
     """
     config = options.speculative_config(
@@ -105,7 +112,7 @@ def speed(
     from pilotfish.bench.questions import built_in, load_questions, select
     from pilotfish.bench.speed import SpeedSettings, header, measure_passes, measure_speed
 
-    settings = SpeedSettings(tuple(temperature or (0.0, 1.0)), max_tokens, repeats, seed)
+    settings = SpeedSettings(tuple(temperature or (0.0, 1.0)), max_tokens, repeats, seed, cold)
     asked = select(built_in() if questions is None else load_questions(questions), limit=limit, first_turn=first_turn)
     facts = header(model, config, asked, settings, executor=executor, weights=weights, threads=threads)
     with PartialResults(resume, facts) as results:
@@ -113,7 +120,7 @@ def speed(
             model, config, executor=executor, weights=weights, threads=threads, recalibrate=recalibrate
         )
         with progress_bar("requests") as progress:
-            result = measure_speed(llm, config, asked, settings, results, progress=progress)
+            result = measure_speed(llm, config, asked, settings, results, oracle=oracle, progress=progress)
     result.pass_costs = measure_passes(llm, result.contexts)
     report = {**result.as_dict(), "settings": facts, **provenance(seed)}
     for file, render in ((markdown, reports.markdown), (html, reports.html)):
@@ -125,6 +132,9 @@ def speed(
         for each in report["temperatures"]:
             title = f"temperature {each['temperature']:g}: {reports.summary_line(each['overall'])}"
             print_table(title, reports.HEADINGS, list(reports.table_rows(each)))
+            if expected := reports.expected_line(each["overall"]):
+                print(f"{expected}.")
+        print(reports.engines_line(report))
     sys.exit(1 if result.exact and not result.identical else 0)
 
 
