@@ -57,6 +57,10 @@ class DownloadError(ModelError):
     """A model could not be fetched, or what came does not have the expected checksum."""
 
 
+class TrainingError(PilotfishError):
+    """A training run cannot go on: it was begun with other settings, or what it made does not pass its check."""
+
+
 class CacheFullError(PilotfishError):
     """The key-value cache has no room for the rows asked for."""
 
@@ -67,3 +71,15 @@ class ExecutorUnavailableError(PilotfishError):
 
 class DataSetError(PilotfishError):
     """A training data set is missing or damaged, belongs to another model or other settings, or does not fit the disk."""
+
+
+class RemoteServerError(PilotfishError):
+    """A server at an address that the caller gave cannot be reached, refuses, or breaks off.
+
+    Attributes:
+        status: the HTTP status it answered with; `None` if it did not come to that.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,8 +1,8 @@
 """A client of OpenAI-compatible chat servers that streams, on the standard library alone.
 
-Owns the request, the stream and what went wrong, in words. Judges and times nothing. Speaks only to the address that the
-caller gave. What a Pilotfish server tells beyond OpenAI's protocol (who proposed a token, what speculation did) is read
-where it is told, and never needed.
+Owns the request, the stream and what went wrong, in words. Judges and times nothing. Speaks only to the address that
+the caller gave. What a Pilotfish server tells beyond OpenAI's protocol (who proposed a token, what speculation did) is
+read where it is told, and never needed.
 """
 
 import http.client

@@ -1,9 +1,9 @@
 """Load on a server: when requests are sent, and what came of each.
 
-Owns the two kinds of load and the clock readings. *Closed*: so many streams at a time, each sending its next request when
-the last one is answered, as a pool of workers does. *Open*: requests come when they come (a Poisson process), whether the
-server keeps up or not, as people do; a request's time counts from when it was due, so that a server that falls behind
-cannot hide it. Knows no protocol: asking is a function. Knows no figures.
+Owns the two kinds of load and the clock readings. *Closed*: so many streams at a time, each sending its next request
+when the last one is answered, as a pool of workers does. *Open*: requests come when they come (a Poisson process),
+whether the server keeps up or not, as people do; a request's time counts from when it was due, so that a server that
+falls behind cannot hide it. Knows no protocol: asking is a function. Knows no figures.
 """
 
 import random
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pilotfish.bench.http_client import Chunk
-from pilotfish.bench.measure import Clock
 from pilotfish.errors import InvalidInputError, RemoteServerError
 
 
@@ -33,6 +32,7 @@ class Job:
     options: Mapping[str, Any]
 
 
+Clock: TypeAlias = Callable[[], float]
 Ask: TypeAlias = Callable[[Job], Iterator[Chunk]]
 
 

@@ -6,6 +6,7 @@ Owns every formula of the report. Knows no protocol and no output format.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pilotfish.bench.load import Served
@@ -41,8 +42,8 @@ class ServeTotals:
     Attributes:
         seconds: of all runs, one after the other.
         first_seconds: of each request, from when it was due to its first delivery.
-        token_seconds: of each token after the first delivery, its wait: the gap between two deliveries, shared evenly by
-            the tokens of the later one, which is the pace at which a reader gets them.
+        token_seconds: of each token after the first delivery, its wait: the gap between two deliveries, shared evenly
+            by the tokens of the later one, which is the pace at which a reader gets them.
         gap_seconds: the same gaps, once each: how long a reader sees nothing.
         request_seconds: of each request, from when it was due to its end.
         errors: how often each message came.
@@ -126,9 +127,7 @@ def delivery_gaps(served: Served) -> list[tuple[float, int]]:
     A server that does not tell tokens apart is taken to deliver one at a time.
     """
     times = served.deliveries
-    return [
-        (later - earlier, max(count, 1)) for (earlier, _), (later, count) in zip(times, times[1:], strict=False)
-    ]
+    return [(later - earlier, max(count, 1)) for (earlier, _), (later, count) in pairwise(times)]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -138,7 +137,9 @@ def percentile(values: Sequence[float], share: float) -> float:
         InvalidInputError: there are no values, or the share is not from 0 to 1.
     """
     if not values or not 0 <= share <= 1:
-        raise InvalidInputError(f"percentile {share} of {len(values)} values: expected some values, and a share from 0 to 1")
+        raise InvalidInputError(
+            f"percentile {share} of {len(values)} values: expected some values, and a share from 0 to 1"
+        )
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)

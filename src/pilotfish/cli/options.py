@@ -33,7 +33,7 @@ Weights: TypeAlias = Annotated[
 ]
 Threads: TypeAlias = Annotated[
     int | None,
-    typer.Option("--threads", help="Of the native executor; all physical cores by default.", rich_help_panel=_MODEL),
+    typer.Option("--threads", help="At work in a pass; all physical cores by default.", rich_help_panel=_MODEL),
 ]
 Temperature: TypeAlias = Annotated[
     float, typer.Option("--temperature", help="0 takes the most probable token.", rich_help_panel=_SAMPLING)
@@ -176,6 +176,9 @@ Recalibrate: TypeAlias = Annotated[
     typer.Option(
         "--recalibrate", help="Measure again what a pass takes on this machine.", rich_help_panel=_SPECULATION
     ),
+]
+ApiKey: TypeAlias = Annotated[
+    str | None, typer.Option("--api-key", envvar="PILOTFISH_API_KEY", help="Of the server.", show_envvar=True)
 ]
 Verification: TypeAlias = Annotated[
     str | None,
