@@ -10,11 +10,13 @@ import typer
 
 from pilotfish.cli.audit import audit
 from pilotfish.cli.bench import bench
+from pilotfish.cli.bench_serve import serve as bench_serve
 from pilotfish.cli.chat import chat
 from pilotfish.cli.demo import demo
 from pilotfish.cli.doctor import doctor
 from pilotfish.cli.generate import generate
 from pilotfish.cli.models import models
+from pilotfish.cli.train import train
 from pilotfish.cli.tune import tune
 from pilotfish.errors import PilotfishError
 
@@ -33,7 +35,9 @@ app.command()(doctor)
 app.command()(tune)
 app.command()(audit)
 app.add_typer(models, name="models")
+bench.command("serve")(bench_serve)
 app.add_typer(bench, name="bench")
+app.add_typer(train, name="train")
 
 
 def main() -> None:

@@ -115,8 +115,8 @@ class DataSet:
         if fingerprint is not None and fingerprint != self.manifest.model.fingerprint:
             raise DataSetError(
                 f"{self.directory} was made by {self.manifest.model.name} with checksum "
-                f"{self.manifest.model.fingerprint[:16]}, and this target's is {fingerprint[:16]}: a drafter learns from "
-                "its own target's text; make data with it, or name the model that made these"
+                f"{self.manifest.model.fingerprint[:16]}, and this target's is {fingerprint[:16]}: a drafter learns "
+                "from its own target's text; make data with it, or name the model that made these"
             )
         self._executor = executor
         self._verify = verify

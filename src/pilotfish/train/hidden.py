@@ -54,9 +54,7 @@ class Recorder(Drafter):
     def end(self, request: int) -> None:
         self._ended[request] = self._running.pop(request)
 
-    def take(
-        self, request: int, tokens: Sequence[int], executor: Executor
-    ) -> dict[int, Float16[Tensor, "row hidden"]]:
+    def take(self, request: int, tokens: Sequence[int], executor: Executor) -> dict[int, Float16[Tensor, "row hidden"]]:
         """The states of a request that ended, at all its tokens but the last; they are forgotten here.
 
         Args:
