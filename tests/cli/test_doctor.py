@@ -13,6 +13,10 @@ WITHOUT_NATIVE = "import sys; sys.modules['pilotfish._native'] = None; sys.argv[
 def test_doctor_json_describes_executor_machine_versions_and_caches(tmp_path):
     (tmp_path / "models" / "some").mkdir(parents=True)
     (tmp_path / "models" / "some" / "file").write_bytes(b"x" * 1234)
+    (tmp_path / "pass_times").mkdir()
+    (tmp_path / "pass_times" / "key.json").write_bytes(b"x" * 100)
+    (tmp_path / "pools" / "model").mkdir(parents=True)
+    (tmp_path / "pools" / "model" / "team.pool").write_bytes(b"x" * 2000)
     (tmp_path / "models" / "link").symlink_to(tmp_path / "models" / "some" / "file")
     result = pilotfish("doctor", "--json", "--threads", "1", PILOTFISH_CACHE=str(tmp_path), HF_HOME=str(tmp_path / "h"))
     assert result.returncode == 0, result.stderr
@@ -30,13 +34,18 @@ def test_doctor_json_describes_executor_machine_versions_and_caches(tmp_path):
     assert facts["devices"][0] == "cpu"
     caches = {cache["name"]: cache for cache in facts["caches"]}
     assert caches["models"] == {"name": "models", "path": str(tmp_path / "models"), "bytes": 1234}
+    assert caches["pass times"] == {"name": "pass times", "path": str(tmp_path / "pass_times"), "bytes": 100}
+    assert caches["suffix pools"] == {"name": "suffix pools", "path": str(tmp_path / "pools"), "bytes": 2000}
     assert caches["hugging face hub"]["bytes"] == 0
     assert facts["demo_model"]["cached"] is False
 
 
 def test_doctor_prints_the_same_for_people(tmp_path):
+    (tmp_path / "pools").mkdir()
+    (tmp_path / "pools" / "team.pool").write_bytes(b"x" * 2000)
     result = pilotfish("doctor", PILOTFISH_CACHE=str(tmp_path))
     assert result.returncode == 0, result.stderr
+    assert f"2.0 kB in {tmp_path / 'pools'}" in result.stdout
     for text in ("native: the native extension loads", "GB/s", "GFLOP/s", "transformers", "models pull"):
         assert text in result.stdout
 

@@ -39,13 +39,9 @@ def step(
 ) -> None:
     """Time one forward pass by number of rows, beside what memory bandwidth and multiply-add peak allow."""
     counts = _counts(rows)
-    import torch
-
     from pilotfish.bench.step import measure_step
     from pilotfish.models.loading import load_model
 
-    if threads is not None and threads > 0:
-        torch.set_num_threads(threads)  # the PyTorch executor has no threads of its own
     loaded = load_model(model, executor=executor, weights=weights, threads=threads)  # type: ignore[arg-type]
     report = measure_step(loaded.executor, context=context, rows=counts, repeats=repeats)
     if as_json:

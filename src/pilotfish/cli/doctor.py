@@ -70,11 +70,15 @@ def _executor(threads: int | None) -> dict[str, Any]:
 
 
 def _devices() -> list[str]:
-    """What PyTorch can compute on."""
+    """What PyTorch can compute on, CUDA devices with their names."""
     import torch
 
-    cuda = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
-    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
+    from pilotfish.models.devices import available_devices
+
+    return [
+        f"{name} ({torch.cuda.get_device_name(name)})" if name.startswith("cuda") else name
+        for name in available_devices()
+    ]
 
 
 def _caches() -> list[dict[str, Any]]:
@@ -86,6 +90,8 @@ def _caches() -> list[dict[str, Any]]:
         "models": cache_dir() / "models",
         "tokenizers": cache_dir() / "tokenizers",
         "checksums": cache_dir() / "checksums",
+        "pass times": cache_dir() / "pass_times",
+        "suffix pools": cache_dir() / "pools",
         "hugging face hub": Path(constants.HF_HUB_CACHE),
     }
     return [{"name": name, "path": str(path), "bytes": _size(path)} for name, path in paths.items()]
@@ -130,7 +136,7 @@ def _print(facts: dict[str, Any]) -> None:
         ("system", machine["system"]),
         ("devices", ", ".join(facts["devices"])),
         *((name, version or "not installed") for name, version in facts["versions"].items()),
-        *((f"{cache['name']} cache", f"{cache['bytes'] / 1e6:.0f} MB in {cache['path']}") for cache in facts["caches"]),
+        *((f"{cache['name']} cache", f"{_bytes(cache['bytes'])} in {cache['path']}") for cache in facts["caches"]),
         (
             "demo model",
             f"{demo['name']} in {demo['path']}"
@@ -142,6 +148,11 @@ def _print(facts: dict[str, Any]) -> None:
     for name, value in lines:
         if value:
             print(f"{name:<{width}}  {value}")
+
+
+def _bytes(count: int) -> str:
+    """Small caches are of a few kilobytes."""
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def _rate(value: float | None, unit: float, name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from pilotfish.errors import ExecutorUnavailableError, InvalidInputError, UnsupportedModelError
 from pilotfish.models.base import Executor
+from pilotfish.models.devices import CPU, require_device
 from pilotfish.models.files import ModelFiles, resolve
 from pilotfish.models.tokenizer import Tokenizer, load_tokenizer
 
@@ -41,7 +42,7 @@ def load_model(
     executor: ExecutorChoice = "auto",
     weights: WeightType = "auto",
     threads: int | None = None,
-    device: str = "cpu",
+    device: str = CPU,
 ) -> Model:
     """Finds a model and makes it ready to run.
 
@@ -49,7 +50,8 @@ def load_model(
         name: a Hugging Face directory, a GGUF file, a catalogue name or a hub id.
         executor: "native", "torch", or "auto": native on the CPU where the extension works, PyTorch elsewhere.
         weights: how the native executor stores matrices; the PyTorch executor computes in float32.
-        threads: of the native executor; by default one per physical core this process may use.
+        threads: at work in a pass on the CPU; by default one per physical core this process may use on the native
+            executor, and PyTorch's own number on PyTorch.
         device: where the PyTorch executor runs.
 
     Raises:
@@ -61,9 +63,12 @@ def load_model(
     _require_choice("weights", weights, ("auto", "float32", "bfloat16", "int8"))
     if threads is not None and threads < 1:
         raise InvalidInputError(f"threads={threads}: expected at least 1")
-    if executor == "native" and device != "cpu":
+    require_device(device)
+    if executor == "native" and device != CPU:
         raise InvalidInputError(f"executor='native' runs on the CPU, got device={device!r}: use executor='torch'")
-    native = executor != "torch" and device == "cpu" and _native_works()
+    if threads is not None and device != CPU:
+        raise InvalidInputError(f"threads={threads} are of the CPU, got device={device!r}: leave one of them out")
+    native = executor != "torch" and device == CPU and _native_works()
     if executor == "native" and not native:
         raise ExecutorUnavailableError(
             "executor='native', but the native extension does not load here: reinstall pilotfish with a C++ compiler, "
@@ -90,7 +95,7 @@ def _executor(files: ModelFiles, native: bool, weights: WeightType, threads: int
         return NativeExecutor(files.config, files.weights, weight_type=weights, threads=threads)
     from pilotfish.models.torch_executor import TorchExecutor
 
-    return TorchExecutor(files.config, files.weights, device=device)
+    return TorchExecutor(files.config, files.weights, device=device, threads=threads)
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -40,7 +40,6 @@ def executor_facts(executor: Executor) -> ExecutorFacts:
     Raises:
         InvalidInputError: it is another kind of executor.
     """
-    import torch
 
     from pilotfish.models.native_executor import NativeExecutor
     from pilotfish.models.torch_executor import TorchExecutor
@@ -56,7 +55,7 @@ def executor_facts(executor: Executor) -> ExecutorFacts:
         return ExecutorFacts(
             name="torch",
             weights=str(first.dtype).removeprefix("torch."),
-            threads=torch.get_num_threads(),
+            threads=executor.threads,
             weight_bytes=sum(matrix.numel() * matrix.element_size() for matrix in matrices),
             kv_value_bytes=first.element_size(),
             on_cpu=first.device.type == "cpu",

@@ -5,14 +5,15 @@ run over the rows of all sequences at once, attention sequence by sequence. Must
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pilotfish.errors import RowsError
+from pilotfish.errors import InvalidInputError, RowsError
 from pilotfish.models.base import Executor, PassOutput, Segment
 from pilotfish.models.config import DecoderConfig
 from pilotfish.models.decoder import Attention, load_decoder, masked_attention
@@ -32,8 +33,11 @@ class TorchExecutor(Executor):
         weights: its tensors, all read here.
         device: where to run, as PyTorch names it.
         dtype: of weights, activations and cache. Norms, softmax and rotary angles are float32 or wider.
+        threads: at work in a pass on the CPU; PyTorch's own number by default. It is PyTorch's number only during a
+            pass: outside of it others' stands.
 
     Raises:
+        InvalidInputError: `threads` is less than 1.
         CorruptModelError: a tensor is missing, damaged or of the wrong shape; the message names it.
     """
 
@@ -44,8 +48,12 @@ class TorchExecutor(Executor):
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        threads: int | None = None,
     ) -> None:
+        if threads is not None and threads < 1:
+            raise InvalidInputError(f"threads is {threads}; expected at least 1, or None for PyTorch's own number")
         self.config = config
+        self._threads = threads
         self.decoder = load_decoder(config, weights, device=device, dtype=dtype)
         self._device = torch.device(device)
         self._dtype = dtype
@@ -55,6 +63,11 @@ class TorchExecutor(Executor):
     @property
     def exact(self) -> bool:
         return False
+
+    @property
+    def threads(self) -> int:
+        """At work in a pass on the CPU."""
+        return torch.get_num_threads() if self._threads is None else self._threads
 
     @torch.inference_mode()
     def open(self, capacity: int) -> int:
@@ -98,11 +111,12 @@ class TorchExecutor(Executor):
             hidden = self.decoder.embed(torch.tensor(tokens, device=self._device))
         else:
             hidden = hidden_in.to(device=self._device, dtype=self._dtype)
-        hidden, captured = self.decoder.run(
-            hidden, positions, CachedAttention(self.config, spans), layers=layers, capture=capture
-        )
-        wanted = torch.tensor(_logit_rows(segments), device=self._device, dtype=torch.int64)
-        logits = self.decoder.logits(hidden[wanted]).to(torch.float32)
+        with _torch_threads(self.threads):
+            hidden, captured = self.decoder.run(
+                hidden, positions, CachedAttention(self.config, spans), layers=layers, capture=capture
+            )
+            wanted = torch.tensor(_logit_rows(segments), device=self._device, dtype=torch.int64)
+            logits = self.decoder.logits(hidden[wanted]).to(torch.float32)
         return PassOutput(logits, {boundary: states.to(torch.float32) for boundary, states in captured.items()})
 
     @torch.inference_mode()
@@ -153,6 +167,20 @@ class TorchExecutor(Executor):
             raise RowsError(f"layers from {start} on need hidden_in of shape {expected}")
         if hidden_in is not None and tuple(hidden_in.shape) != expected:
             raise RowsError(f"hidden_in has shape {tuple(hidden_in.shape)}; expected {expected}, one state per row")
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    """PyTorch works with so many threads for a while; the number belongs to the whole process."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _logit_rows(segments: Sequence[Segment]) -> list[int]:
