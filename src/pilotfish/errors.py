@@ -65,6 +65,24 @@ class CacheFullError(PilotfishError):
     """The key-value cache has no room for the rows asked for."""
 
 
+class QueueFullError(PilotfishError):
+    """A service has as many requests waiting as it may; nothing was done.
+
+    Attributes:
+        waiting: requests that wait now.
+        limit: the most that may.
+    """
+
+    def __init__(self, waiting: int, limit: int) -> None:
+        super().__init__(f"{waiting} requests are waiting: expected fewer than {limit}; try again later")
+        self.waiting = waiting
+        self.limit = limit
+
+
+class ServiceClosedError(PilotfishError):
+    """A service that is draining or closed takes no more requests."""
+
+
 class ExecutorUnavailableError(PilotfishError):
     """The executor asked for by name does not work on this machine."""
 

@@ -24,6 +24,10 @@ class FinishReason(StrEnum):
     """An end-of-sequence id, a stop token or a stop string."""
     LENGTH = "length"
     """The token budget or the context is used up."""
+    CANCELLED = "cancelled"
+    """The caller took the request back."""
+    DEADLINE = "deadline"
+    """The time the caller gave it is over."""
 
 
 @dataclass(frozen=True, slots=True)

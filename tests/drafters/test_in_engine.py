@@ -72,7 +72,7 @@ def test_drafter_leaves_every_token_unchanged(target, plain_by_params, kind, dra
 
 @pytest.mark.parametrize("kind", list(DRAFTERS))
 def test_batch_and_prompt_chunks_leave_each_request_as_it_is_alone(target, plain_by_params, kind, monkeypatch):
-    monkeypatch.setattr("pilotfish.engine.round.PROMPT_ROWS", 7)
+    monkeypatch.setattr("pilotfish.engine.scheduler.PROMPT_ROWS", 7)
     for order in ([2, 0, 1], [1, 2]):
         batch = run(tiny_engine(target, DRAFTERS[kind](target), 3), [PROMPTS[i] for i in order], PARAMS[1])
         assert [request.output for request in batch] == [plain_by_params[1][i].output for i in order]

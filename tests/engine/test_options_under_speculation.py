@@ -174,7 +174,7 @@ def test_prompt_logprobs_do_not_depend_on_chunks(monkeypatch):
     params = SamplingParams(temperature=0, max_tokens=3, prompt_logprobs=1)
     prompts = [list(range(20, 60)), [5, 6, 7]]
     whole = run(text_engine("native"), prompts, params)
-    monkeypatch.setattr("pilotfish.engine.round.PROMPT_ROWS", 7)
+    monkeypatch.setattr("pilotfish.engine.scheduler.PROMPT_ROWS", 7)
     chunked = run(text_engine("native", drafter("ngram"), 3), prompts, params)
     for one, other in zip(whole, chunked, strict=True):
         assert one.prompt_logprobs == other.prompt_logprobs

@@ -115,7 +115,7 @@ def test_prompt_longer_than_a_chunk_is_read_in_chunks(target, monkeypatch):
     params = SamplingParams(temperature=0, max_tokens=10)
     prompts = [list(range(60)), [1, 2, 3], list(range(30, 0, -1))]
     whole = [request.output for request in run(tiny_engine(target), prompts, params)]
-    monkeypatch.setattr("pilotfish.engine.round.PROMPT_ROWS", 7)
+    monkeypatch.setattr("pilotfish.engine.scheduler.PROMPT_ROWS", 7)
     monkeypatch.setattr("pilotfish.drafters.draft_model.CATCH_UP_ROWS", 5)
     chunked = run(tiny_engine(target, DraftModelDrafter(similar_draft()), 3), prompts, params)
     assert [request.output for request in chunked] == whole

@@ -100,6 +100,11 @@ class Ending:
         self._released += len(delta)
         return delta
 
+    def abort(self, reason: FinishReason) -> None:
+        """Ends from outside; text that was held back stays out of the output."""
+        self.reason = reason
+        self._text = self._text[: self._released]
+
     def _undecided(self) -> int:
         """Length of the longest end of the text that a stop string starts with."""
         if self._include_stop:

@@ -1,19 +1,19 @@
-"""The engine: requests in, rounds, requests out. A static batch: all requests start together and leave as they end.
+"""The engine: prompts and options become requests, and a scheduler runs them.
 
-Owns the running requests and their places in the caches. Knows token ids only; prompts as text and models by name
-belong to `llm.py`.
+Owns what is checked before a request starts, and a batch's way through the scheduler. Knows token ids only; prompts as
+text and models by name belong to `llm.py`, requests from other threads to `service.py`.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import count
+from queue import Empty, SimpleQueue
 
 from pilotfish.drafters.base import Drafter
 from pilotfish.engine.detokenizer import Detokenizer
 from pilotfish.engine.ending import Ending
-from pilotfish.engine.request import Request
-from pilotfish.engine.round import run_round
+from pilotfish.engine.request import NOWHERE, Request
+from pilotfish.engine.scheduler import Scheduler
 from pilotfish.errors import PromptError, SamplingParamsError, SpeculativeConfigError
 from pilotfish.metrics.counters import RequestTiming, SpeculationCounters
 from pilotfish.models.base import Executor
@@ -22,6 +22,9 @@ from pilotfish.sampling.params import SamplingParams, fresh_seed
 from pilotfish.sampling.sampler import Sampler
 from pilotfish.sampling.structured import StructuredOutputs
 from pilotfish.verify import RULES
+
+SERVED_WAIT = 0.05
+"""Seconds after which a batch that waits for a service's thread looks whether there still is one."""
 
 
 class Engine:
@@ -63,15 +66,20 @@ class Engine:
         self._eos_ids = tuple(eos_ids)
         self._drafter = drafter
         self._draft_len = draft_len if drafter is not None else 0
-        self._rule = RULES[verification]
+        self.scheduler = Scheduler(target, drafter, RULES[verification])
+        self.is_served = False
+        """Whether a service's thread runs the rounds; `run` then waits for it."""
         self._keys = count()
-        self.totals = SpeculationCounters()
-        """Counts of all requests that ended."""
 
     @property
     def target(self) -> Executor:
         """The model whose output is produced."""
         return self._target
+
+    @property
+    def totals(self) -> SpeculationCounters:
+        """Counts of all requests that are over."""
+        return self.scheduler.totals
 
     @property
     def drafter(self) -> Drafter | None:
@@ -159,7 +167,8 @@ class Engine:
     ) -> Iterator[list[Request]]:
         """Starts all requests, then yields after each round those that were delivered tokens.
 
-        The caches are given back when the last one ends, and also when the caller stops early.
+        Where the caches have no room for all of them at a time, some wait. The caches are given back as requests end,
+        and also when the caller stops early.
 
         Args:
             prompts: token ids, one list per request.
@@ -168,62 +177,67 @@ class Engine:
 
         Raises:
             PromptError, SamplingParamsError, SpeculativeConfigError: as `prepare`, before anything is started.
-            CacheFullError: the caches have no room for all of them; nothing was started.
+            CacheFullError: the caches have no room for one of them even alone.
         """
         checked = [self.prepare(prompt, own, draft_len) for prompt, own in zip(prompts, params, strict=True)]
-        running: list[Request] = []
+        requests = [self.request(prompt, own, draft_len) for prompt, own in zip(prompts, checked, strict=True)]
+        changed: SimpleQueue[Request] = SimpleQueue()
+        left = len(requests)
         try:
-            for prompt, own in zip(prompts, checked, strict=True):
-                running.append(self._start(prompt, own, draft_len))
-            while running:
-                delivered = run_round(running, self._target, self._drafter, self._rule)
-                for request in [request for request in running if request.finish_reason is not None]:
-                    running.remove(request)
-                    self._stop(request)
+            for request in requests:
+                self.scheduler.add(request, changed.put)
+            while left:
+                delivered = self._next(changed)
+                failed = next((request.error for request in delivered if request.error is not None), None)
+                if failed is not None:
+                    raise failed
+                left -= sum(request.is_over for request in delivered)
                 if delivered:
                     yield delivered
         finally:
-            with ExitStack() as stops:  # whatever goes wrong with one, the others are given back
-                for request in running:
-                    stops.callback(self._stop, request)
+            self.scheduler.drop(requests)
 
-    def _start(self, prompt: Sequence[int], params: SamplingParams, draft_len: int | None) -> Request:
+    def _next(self, changed: "SimpleQueue[Request]") -> list[Request]:
+        """The requests that a round has changed, each once; runs that round where nobody else does."""
+        found: dict[int, Request] = {}
+        if changed.empty() and not self.is_served:
+            self.scheduler.step()
+        try:
+            while True:
+                request = changed.get(timeout=SERVED_WAIT if self.is_served and not found else 0)
+                found[request.key] = request
+        except Empty:
+            return list(found.values())
+
+    def request(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        draft_len: int | None = None,
+        deadline: float | None = None,
+    ) -> Request:
+        """A request for the scheduler, of what `prepare` has checked and completed.
+
+        Args:
+            deadline: when it ends whatever it has, by `time.monotonic`.
+        """
         room = self._target.config.context_length - len(prompt)
         budget = room if params.max_tokens is None else min(params.max_tokens, room)
         own_draft_len = self._draft_len if draft_len is None else min(draft_len, self._draft_len)
-        capacity = len(prompt) + budget
-        key = next(self._keys)
-        # A chain's rows fit the tokens it may become; the other branches of a tree need room of their own.
-        branches = own_draft_len * (self._drafter.nodes_per_depth - 1) if self._drafter is not None else 0
         grammar = self._grammar(params)
         decode = self._decode if params.skip_special_tokens or self._decode_all is None else self._decode_all
         sampler = Sampler(
             params, self._vocab_size, eos_ids=self._eos_ids, bad_words=self._bad_words(params), grammar=grammar
         )
         ends = GrammarEnd(grammar) if grammar is not None else None
-        ending = Ending(params, self._eos_ids, budget, Detokenizer(decode, prompt), ends)
-        # Last, so that nothing that fails above leaves a place in a cache taken.
-        sequence = self._target.open(capacity + branches)
-        if self._drafter is not None:
-            try:
-                self._drafter.begin(key, capacity)
-            except BaseException:
-                self._target.close(sequence)
-                raise
         return Request(
-            key=key,
+            key=next(self._keys),
             tokens=list(prompt),
             prompt_length=len(prompt),
             sampler=sampler,
-            ending=ending,
+            ending=Ending(params, self._eos_ids, budget, Detokenizer(decode, prompt), ends),
             draft_len=own_draft_len,
-            sequence=sequence,
+            sequence=NOWHERE,
             timing=RequestTiming(time.monotonic()),
+            deadline=deadline,
         )
-
-    def _stop(self, request: Request) -> None:
-        self.totals.add(request.counters)
-        with ExitStack() as ends:
-            ends.callback(self._target.close, request.sequence)
-            if self._drafter is not None:
-                ends.callback(self._drafter.end, request.key)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from pilotfish.engine.config import AUTO, SpeculativeConfig
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.outputs import RequestOutput, StreamDelta
-from pilotfish.engine.report import request_output
+from pilotfish.engine.report import request_output, stream_delta
 from pilotfish.engine.request import Request
 from pilotfish.engine.speculation import build_speculation
 from pilotfish.errors import InvalidInputError, PromptError, SamplingParamsError
@@ -96,7 +96,7 @@ class LLM:
             self.tokenizer.decode,
             self.tokenizer.vocab_size,
             self._model.eos_ids,
-            decode_all=self._decode_all,
+            decode_all=self.decode_all,
             encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False),
             grammars=self._grammars,
             drafter=drafter,
@@ -138,7 +138,7 @@ class LLM:
             requests.update((request.key, request) for request in delivered)
         ended = (requests[key] for key in sorted(requests))
         return [
-            request_output(_text(prompt), [next(ended) for _ in group], own, self._decode_all)
+            request_output(_text(prompt), [next(ended) for _ in group], own, self.decode_all)
             for prompt, group, own in zip(batch, samples, params, strict=True)
         ]
 
@@ -179,17 +179,11 @@ class LLM:
             raise SamplingParamsError(f"n is {params.sample_count}; expected 1 in a stream: use generate for samples")
         shown = 0
         for (request,) in self.engine.run([ids], params.samples(), num_speculative_tokens):
-            tokens = request.output
-            ended = request.finish_reason is not None
-            yield StreamDelta(
-                pieces=tuple(request.pieces[shown:]),
-                token_ids=tuple(tokens[shown:]),
-                from_draft=tuple(request.from_draft[shown:]),
-                output=request_output(_text(prompt), [request], params, self._decode_all) if ended else None,
-            )
-            shown = len(tokens)
+            yield stream_delta(_text(prompt), request, shown, params, self.decode_all)
+            shown = len(request.output)
 
-    def _decode_all(self, ids: Sequence[int]) -> str:
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """Token ids as text, special tokens written out."""
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 
     def _encode(self, prompt: Prompt) -> list[int]:

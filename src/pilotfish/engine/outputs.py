@@ -98,12 +98,16 @@ class StreamDelta:
         token_ids: tokens delivered by the round.
         from_draft: for each of them whether a drafter proposed it.
         output: the whole output, with the last delta only.
+        logprobs: for each token, by id, it and the most probable tokens; `None` if not asked for.
+        error: what made the request fail; such a delta is its last, and has no output.
     """
 
     pieces: tuple[str, ...]
     token_ids: tuple[int, ...]
     from_draft: tuple[bool, ...]
     output: RequestOutput | None
+    logprobs: tuple[dict[int, Logprob], ...] | None = None
+    error: Exception | None = None
 
     @property
     def text(self) -> str:

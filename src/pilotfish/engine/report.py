@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pilotfish.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from pilotfish.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, StreamDelta
 from pilotfish.engine.request import Request
 from pilotfish.sampling.logprobs import TokenLogprobs
 from pilotfish.sampling.params import SamplingParams
@@ -35,6 +35,22 @@ def request_output(
             for index, request in enumerate(chosen)
         ),
         prompt_logprobs=prompt_logprobs,
+    )
+
+
+def stream_delta(
+    prompt: str | None, request: Request, shown: int, params: SamplingParams, decode: Decode
+) -> StreamDelta:
+    """What a request has got since its first `shown` tokens were shown; its output too where it has ended."""
+    ended = request.finish_reason is not None
+    with_logprobs = params.logprobs is not None
+    return StreamDelta(
+        pieces=tuple(request.pieces[shown:]),
+        token_ids=tuple(request.tokens[request.prompt_length + shown :]),
+        from_draft=tuple(request.from_draft[shown:]),
+        output=request_output(prompt, [request], params, decode) if ended else None,
+        logprobs=tuple(_named(request.logprobs[shown:], decode)) if with_logprobs else None,
+        error=request.error,
     )
 
 

@@ -12,6 +12,12 @@ from pilotfish.sampling.prefix import Prefix
 from pilotfish.sampling.sampler import Sampler
 from pilotfish.terms import ROOT, Draft, FinishReason, Verdict
 
+NOWHERE = -1
+"""The sequence of a request without a place in the cache."""
+
+PROMPT_ROWS = 256
+"""Committed tokens read in one pass, unless a scheduler says otherwise."""
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -24,11 +30,15 @@ class Request:
         sampler: the request's options, seed and noise.
         ending: its end conditions and its text.
         draft_len: tokens to draft per round; 0 is plain decoding.
-        sequence: its number in the target's cache.
+        sequence: its number in the target's cache, `NOWHERE` while it waits.
         from_draft: for each output token whether it was drafted.
         pieces: for each output token the text that could be shown once it was delivered.
         logprobs: of each output token, if asked for.
         prompt_logprobs: of each prompt token but the first, if asked for.
+        deadline: the time, by `time.monotonic`, when it ends whatever it has.
+        error: what made it fail; such a request has no finish reason.
+        read_limit: the most committed tokens it reads in the coming round.
+        row_limit: the most draft nodes the cache has room for in the coming round; `None` for as many as it likes.
     """
 
     key: int
@@ -44,6 +54,10 @@ class Request:
     pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    deadline: float | None = None
+    error: Exception | None = None
+    read_limit: int = PROMPT_ROWS
+    row_limit: int | None = None
 
     @property
     def output(self) -> list[int]:
@@ -54,9 +68,20 @@ class Request:
         return self.ending.reason
 
     @property
+    def is_over(self) -> bool:
+        """Ended or failed."""
+        return self.ending.reason is not None or self.error is not None
+
+    @property
     def draft_budget(self) -> int:
         """Most tokens worth drafting now: with the target's own token they must fit what may still be delivered."""
-        return min(self.draft_len, self.ending.budget - 1)
+        wanted = min(self.draft_len, self.ending.budget - 1)
+        return wanted if self.row_limit is None else min(wanted, self.row_limit)
+
+    def abort(self, reason: FinishReason) -> None:
+        """Ends the request from outside, with what it has."""
+        assert not self.is_over, "a request ends once"
+        self.ending.abort(reason)
 
     @property
     def scores_prompt(self) -> bool:

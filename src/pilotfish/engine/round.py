@@ -20,9 +20,6 @@ from pilotfish.models.base import Executor, Segment
 from pilotfish.terms import Draft, Verdict
 from pilotfish.verify import Rule, match
 
-PROMPT_ROWS = 256
-"""Prompt tokens read in one pass, all requests together."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -99,13 +96,10 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
 
 def _plan(requests: Sequence[Request], target: Executor, drafter: Drafter | None, coupled: bool) -> list[Plan]:
     """Decides what each request runs, and asks for drafts on behalf of those that reach their pending token."""
-    prompt_rows = PROMPT_ROWS
     plans = []
     for request in requests:
         read = target.length(request.sequence)
-        unread = request.tokens[read : read + 1 + prompt_rows]
-        prompt_rows -= len(unread) - 1
-        plans.append(Plan(request, read, unread, NOTHING))
+        plans.append(Plan(request, read, request.tokens[read : read + request.read_limit], NOTHING))
     proposals = propose([plan.request for plan in plans if plan.verifies], drafter, coupled)
     return [replace(plan, proposal=proposals.get(plan.request.key, NOTHING)) for plan in plans]
 
