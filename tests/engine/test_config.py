@@ -41,6 +41,13 @@ def test_auto_is_the_model_free_drafters_under_one_rule():
     assert SpeculativeConfig.parse(auto) is auto
 
 
+def test_drafters_that_draw_stand_side_by_side_where_the_rule_lets_drafts_be_joined():
+    drafters = [{"model": "x"}, {"method": "early_exit", "exit_layer": 2}]
+    assert len(SpeculativeConfig.from_mapping({"method": "auto", "drafters": drafters}).drafters) == 2
+    alone = {"method": "auto", "drafters": ["ngram", drafters[0]], "verification": "rejection"}
+    assert len(SpeculativeConfig.from_mapping(alone).drafters) == 2
+
+
 @pytest.mark.parametrize("given", ["ngram", 3, [1]])
 def test_what_is_no_configuration_is_refused(given):
     with pytest.raises(SpeculativeConfigError, match="expected a dictionary, 'auto' or None"):
@@ -101,6 +108,14 @@ def test_what_is_no_configuration_is_refused(given):
         (
             {"method": "auto", "drafters": [{"method": "early_exit", "exit_layer": layer} for layer in (1, 2)]},
             "early_exit more than once",
+        ),
+        (
+            {
+                "method": "auto",
+                "verification": "block",
+                "drafters": ["ngram", {"model": "x"}, {"method": "early_exit", "exit_layer": 2}],
+            },
+            "drafters has draft_model and early_exit with verification='block'",
         ),
         ({"method": "early_exit", "exit_layer": 0}, "exit_layer=0"),
         ({"method": "eagle"}, "needs model: an EAGLE-3 head"),

@@ -13,6 +13,8 @@ METHODS = ("auto", "draft_model", "ngram", "suffix", "recycle", "early_exit", "e
 ALIASES = {"eagle3": "eagle"}
 AUTO: Final = "auto"
 MOST_TOKENS = 512
+DRAWING = ("draft_model", "early_exit", "eagle")
+"""Methods that draw from a law of their own where the rule asks for one."""
 MODEL_FREE: tuple[Mapping[str, Any], ...] = ({"method": "suffix"}, {"method": "recycle"}, {"method": "ngram"})
 """What `auto` chooses from unless told otherwise: drafters that need no training and cost next to nothing."""
 OWNERS: Mapping[str, tuple[str, ...]] = {
@@ -143,6 +145,13 @@ class SpeculativeConfig:
             raise SpeculativeConfigError(
                 "drafters has early_exit more than once: both would run their tokens in the same places of the "
                 "target's cache; keep one exit_layer"
+            )
+        drawn = [str(member.method) for member in members if member.method in DRAWING]
+        if len(drawn) > 1 and RULES[self.verification].needs_laws:
+            raise SpeculativeConfigError(
+                f"drafters has {' and '.join(drawn)} with verification={self.verification!r}: what is drawn for that "
+                "rule is verified whole, one draft in a round, and the time of the other would be lost; keep one of "
+                "them, or use verification='match'"
             )
         return tuple(members)
 
