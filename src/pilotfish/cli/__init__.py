@@ -16,7 +16,9 @@ from pilotfish.cli.demo import demo
 from pilotfish.cli.doctor import doctor
 from pilotfish.cli.generate import generate
 from pilotfish.cli.models import models
+from pilotfish.cli.serve import serve
 from pilotfish.cli.train import train
+from pilotfish.cli.train_models import convert
 from pilotfish.cli.tune import tune
 from pilotfish.errors import PilotfishError
 
@@ -31,9 +33,11 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command()(demo)
+app.command()(serve)
 app.command()(doctor)
 app.command()(tune)
 app.command()(audit)
+app.command()(convert)
 app.add_typer(models, name="models")
 bench.command("serve")(bench_serve)
 app.add_typer(bench, name="bench")

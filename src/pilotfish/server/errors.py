@@ -1,0 +1,140 @@
+"""Errors as OpenAI's clients know them: `{"error": {"message", "type", "param", "code"}}` with the right status.
+
+Owns the translation of whatever goes wrong into a status and a body. Knows no route.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from http import HTTPStatus
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from pilotfish.errors import InvalidInputError, PilotfishError, SamplingParamsError, SpeculativeConfigError
+from pilotfish.sampling.params import SamplingParams
+
+_SHOWN = 80
+_OPTIONS = frozenset(field.name for field in fields(SamplingParams))
+_KINDS = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 504: "timeout_error"}
+
+
+class ApiError(HTTPException):
+    """A refusal that a client sees.
+
+    Args:
+        status: of the response.
+        message: what was got, what was expected, what to do.
+        param: the field at fault.
+        code: a word for programs.
+        headers: of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The response's body."""
+        kind = _KINDS.get(self.status_code, "server_error" if self.status_code >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status_code, headers=dict(self.headers or {}))
+
+
+def translated(error: Exception) -> ApiError:
+    """What a client is told about an error of the engine's."""
+    if isinstance(error, ApiError):
+        return error
+    message = " ".join(str(error).split())
+    if isinstance(error, SpeculativeConfigError):
+        return ApiError(400, message, param="speculative", code="invalid_value")
+    if isinstance(error, SamplingParamsError):
+        word = re.match(r"[a-z_]+", message)
+        param = word.group() if word and word.group() in _OPTIONS else None
+        return ApiError(400, message, param=param, code="invalid_value")
+    if isinstance(error, InvalidInputError):
+        return ApiError(400, message, code="invalid_value")
+    if isinstance(error, PilotfishError):
+        return ApiError(500, message, code="engine_error")
+    return internal_error()
+
+
+def internal_error() -> ApiError:
+    """What a client is told about our own mistakes: nothing but that it was one."""
+    return ApiError(500, "internal error; the server's log has the details", code="internal_error")
+
+
+def deadline_exceeded(seconds: float) -> ApiError:
+    # OpenAI's client would send the whole request again, and run into the same limit.
+    return ApiError(
+        504,
+        f"the request took longer than {seconds:g} seconds; ask for fewer tokens, or start the server with a longer "
+        "--request-timeout",
+        code="deadline_exceeded",
+        headers={"x-should-retry": "false"},
+    )
+
+
+def invalid_body(problems: Sequence[Any], known: Sequence[str]) -> ApiError:
+    """The first problem that validation of a body found.
+
+    Args:
+        problems: pydantic's list.
+        known: fields of the body.
+    """
+    # An unknown field explains others: of a union, each member complains.
+    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
+    place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
+    param = ".".join(place) or None
+    kind = problem["type"]
+    if kind == "unsupported_field":
+        return ApiError(400, problem["msg"], param=problem["ctx"]["field"], code="unsupported_parameter")
+    if kind == "extra_forbidden":
+        near = get_close_matches(place[-1], known, n=1) if len(place) == 1 else []
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return ApiError(400, f"unknown field {param!r}{hint}", param=param, code="unknown_parameter")
+    if kind == "missing":
+        what = f"{param!r} is missing" if param else "the body is empty: expected a JSON object"
+        return ApiError(400, what, param=param, code="missing_required_parameter")
+    if kind == "value_error":
+        return ApiError(400, str(problem["ctx"]["error"]), param=param, code="invalid_value")
+    got = repr(problem.get("input"))
+    got = got if len(got) <= _SHOWN else got[:_SHOWN] + "..."
+    return ApiError(400, f"{param or 'the body'}: {problem['msg']}; got {got}", param=param, code="invalid_type")
+
+
+async def on_invalid_body(request: Request, error: Exception) -> JSONResponse:
+    """Handler for what a request model refuses."""
+    assert isinstance(error, RequestValidationError), "registered for nothing else"
+    refusal = invalid_body(error.errors(), request.scope.get("known_fields", ()))
+    request.state.log["error"] = refusal.code
+    return refusal.response()
+
+
+async def on_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Handler for our refusals, and for the framework's: no such path, no such method."""
+    assert isinstance(error, HTTPException), "registered for nothing else"
+    if not isinstance(error, ApiError):
+        phrase = HTTPStatus(error.status_code).phrase.lower()
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        message = f"{request.method} {request.url.path}: {phrase}"
+        error = ApiError(error.status_code, message, code=code, headers=error.headers)
+    request.state.log["error"] = error.code
+    return error.response()

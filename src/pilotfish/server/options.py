@@ -1,0 +1,129 @@
+"""A request's fields become `SamplingParams`. Owns the translation; ranges are judged by `SamplingParams`."""
+
+import json
+import re
+from dataclasses import fields
+from typing import Any
+
+from pilotfish.errors import SamplingParamsError
+from pilotfish.sampling.params import SamplingParams, fresh_seed
+from pilotfish.sampling.structured import StructuredOutputs
+from pilotfish.server.errors import ApiError
+from pilotfish.server.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    StructuredOutputsOptions,
+)
+from pilotfish.server.settings import ServerSettings
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's default for completions. A chat goes on until the model ends it."""
+
+_PLAIN = tuple(field.name for field in fields(SamplingParams) if field.name not in ("structured_outputs", "logprobs"))
+
+
+def sampling_params(request: GenerationRequest, settings: ServerSettings) -> SamplingParams:
+    """The options of a request, for each of its prompts.
+
+    Raises:
+        ApiError, SamplingParamsError: names the field, what was got and what was expected.
+    """
+    given = {name: getattr(request, name, None) for name in _PLAIN}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options["logprobs"] = _logprobs(request)
+    options["structured_outputs"] = _form(request)
+    if isinstance(request, ChatRequest):
+        options.update(_chat_budget(request))
+    elif request.max_tokens is None:
+        options["max_tokens"] = DEFAULT_COMPLETION_TOKENS
+    if isinstance(request, CompletionRequest) and request.echo and request.logprobs is not None:
+        options.setdefault("prompt_logprobs", request.logprobs)
+    params = SamplingParams(**options)
+    for name in ("n", "best_of"):
+        count = getattr(params, name)
+        if count is not None and count > settings.max_n:
+            raise _invalid(name, f"{name} is {count}; expected at most {settings.max_n}, the server's --max-n")
+    if request.streams:
+        _check_stream(request, params)
+    return params
+
+
+def seeded(params: SamplingParams) -> SamplingParams:
+    """The same options with a seed: what several samples derive theirs from."""
+    return params if params.seed is not None else params.with_seed(fresh_seed())
+
+
+def _check_stream(request: GenerationRequest, params: SamplingParams) -> None:
+    """Refuses what a stream has not got when it would have to tell it."""
+    if params.sample_count > params.n:
+        raise _invalid("best_of", f"best_of is {params.best_of}; expected no more than n, {params.n}, in a stream")
+    if params.prompt_logprobs is not None:
+        echo = getattr(request, "echo", False)
+        what = "echo with logprobs" if echo and request.prompt_logprobs is None else "prompt_logprobs"
+        raise _invalid("stream", f"{what} is not available in a stream; expected stream false")
+
+
+def _logprobs(request: GenerationRequest) -> int | None:
+    if isinstance(request, CompletionRequest):
+        return request.logprobs
+    assert isinstance(request, ChatRequest), "one of the two"
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs:
+        raise _invalid("top_logprobs", f"top_logprobs is {request.top_logprobs}; expected logprobs true with it")
+    return None
+
+
+def _chat_budget(request: ChatRequest) -> dict[str, int]:
+    old, new = request.max_tokens, request.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise _invalid("max_completion_tokens", f"max_completion_tokens is {new} and max_tokens {old}: expected one")
+    budget = new if new is not None else old
+    if new is not None and new < 1:
+        raise _invalid("max_completion_tokens", f"max_completion_tokens is {new}; expected an integer >= 1")
+    return {} if budget is None else {"max_tokens": budget}
+
+
+def _form(request: GenerationRequest) -> StructuredOutputs | None:
+    wanted = request.response_format
+    own = None if request.structured_outputs is None else _structured(request.structured_outputs)
+    if isinstance(wanted, JsonObjectFormat | JsonSchemaFormat) and own is not None:
+        raise _invalid(
+            "response_format", f"response_format {wanted.type!r} and structured_outputs: expected one of them"
+        )
+    if isinstance(wanted, JsonObjectFormat):
+        return StructuredOutputs(json={"type": "object"})
+    if isinstance(wanted, JsonSchemaFormat):
+        return StructuredOutputs(json=wanted.json_schema.json_schema)
+    return own
+
+
+def _structured(given: StructuredOutputsOptions) -> StructuredOutputs:
+    schema = given.json_schema
+    options = {"json": schema, "regex": given.regex, "grammar": given.grammar, "choice": given.choice}
+    present = [name for name, value in options.items() if value is not None]
+    if len(present) != 1:
+        got = " and ".join(present) or "none"
+        raise SamplingParamsError(f"structured_outputs has {got}; expected exactly one of json, regex, grammar, choice")
+    if given.choice is not None:
+        if not given.choice:
+            raise SamplingParamsError("structured_outputs.choice is empty; expected at least one text")
+        return StructuredOutputs(regex="|".join(map(_literally, given.choice)))
+    if isinstance(schema, str):
+        try:
+            json.loads(schema)
+        except RecursionError:
+            raise SamplingParamsError("structured_outputs.json is nested too deeply") from None
+    return StructuredOutputs(json=schema, regex=given.regex, grammar=given.grammar)
+
+
+def _literally(text: str) -> str:
+    """A regular expression of that text alone."""
+    return re.sub(r"[^0-9A-Za-z_ ]", lambda found: f"\\x{{{ord(found.group()):x}}}", text)
+
+
+def _invalid(param: str, message: str) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value")
