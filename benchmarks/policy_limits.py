@@ -129,14 +129,16 @@ def followed_after(sizes: Sequence[int], turned: int, near: int, length: int) ->
     Args:
         sizes: drafted tokens of each round. Up to the turn a round delivers one token, random ones being rejected.
         turned: tokens before the turn.
-        length: of the answer; drafts at its end have fewer tokens, whatever the policy thinks.
+        length: of the answer; rounds at its end, where fewer tokens are left to draft, say nothing.
     """
-    place, behind = turned, 0
-    for number, size in enumerate(sizes[turned:], 1):
-        if size < min(near, length - place - 1):
-            behind = number
+    place, long_enough = turned, []
+    for size in sizes[turned:]:
+        if place + near < length:
+            long_enough.append(size >= near)
         place += size + 1
-    return behind if behind < len(sizes) - turned else None
+    if not long_enough or not long_enough[-1]:
+        return None
+    return len(long_enough) - long_enough[::-1].index(False) if False in long_enough else 0
 
 
 def main() -> int:
