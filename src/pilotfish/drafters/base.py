@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
@@ -133,4 +134,8 @@ def highest_prob(logits: Float[Tensor, " vocab"]) -> float:
 
     It does not look at the token that was drawn, so it may steer the length of a draft under any rule.
     """
-    return float((logits.amax() - logits.logsumexp(0)).exp())
+    if logits.device.type != "cpu":
+        return float((logits.amax() - logits.logsumexp(0)).exp())
+    # In NumPy: on a busy machine PyTorch's threads wait for one another longer than a pass takes.
+    values = logits.detach().numpy()
+    return 1.0 / float(np.exp(values - values.max()).sum())
