@@ -1,13 +1,16 @@
 """Every level passes the decoder as it is. That each can fail is shown in `test_controls.py`."""
 
 import json
+from itertools import product
 
 import pytest
 
 from pilotfish.audit.identity import run_identity
-from pilotfish.audit.law import SIZES, Plan, derived_seed, make_plans, run_law
+from pilotfish.audit.law import run_law
 from pilotfish.audit.options import PAIRS, PLAIN, SINGLES
+from pilotfish.audit.plans import SIZES, Plan, make_plans
 from pilotfish.audit.run import LOCAL_LEVELS, audit
+from pilotfish.audit.seeds import derived_seed
 from pilotfish.audit.subject import Subject
 from pilotfish.audit.theory import CHAINS, TREES, Case, accepted_lengths, make_cases, run_theory
 from pilotfish.errors import InvalidInputError
@@ -86,7 +89,8 @@ def test_plans_cover_every_rule_drafter_option_and_pair():
         assert {setting.name for setting in (PLAIN, *SINGLES, *PAIRS)} <= options
         assert {plan.draft_len for plan in plans} == {1, 2, 3, 4}
         assert {plan.rule for plan in plans} == set(RULES)
-        assert {plan.vocab_size for plan in plans} == {5, 8, 50}
+        assert {plan.vocab_size for plan in plans} == {5, 8, 16, 50}
+        assert {(plan.rule, plan.drafter) for plan in plans} >= set(product(RULES, ("early_exit", "eagle")))
     rules = {(plan.option, plan.rule) for plan in make_plans(SIZES["standard"])}
     assert len(rules) == len(options) * len(RULES)
 

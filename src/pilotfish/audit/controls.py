@@ -178,6 +178,7 @@ class _Wrapped(Drafter):
         self._inner = inner
         self.nodes_per_depth = inner.nodes_per_depth
         self.hidden_boundaries = inner.hidden_boundaries
+        self.top_successors = inner.top_successors
 
     def begin(self, request: int, capacity: int) -> None:
         self._inner.begin(request, capacity)

@@ -1,4 +1,4 @@
-"""Drafters of the audit: sampled trees from a table, and a watcher that checks a drafter's word.
+"""A drafter of the audit: sampled trees from a table.
 
 The engine's own drafters are audited as they are; these fill the place of tree drafters whose children are honestly
 drawn, which `traversal` is made for.
@@ -6,19 +6,13 @@ drawn, which `traversal` is made for.
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pilotfish.audit import oracle
-from pilotfish.audit.options import Setting
 from pilotfish.audit.table_model import Table
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
-
-LAW_TOLERANCE = 1e-5
-"""float32 softmax against float64: a reported law may differ from the oracle's by this; bfloat16 differs by 2e-3."""
 
 
 class TreeDrafter(Drafter):
@@ -91,65 +85,3 @@ class TreeDrafter(Drafter):
         context = [*job.tokens[-self._table.order :], *path]
         number = self._table.row(context)
         return prefix, self._logits[number : number + 1]
-
-
-class Witness(Drafter):
-    """Passes drafts through and checks that each token was drawn from exactly the law that is reported.
-
-    Two checks without chance: the reported law is the oracle's, and the token is where the documented number of the
-    `DRAFT` stream falls in the cumulative reported law. Looks at the first `drafts` of them.
-    """
-
-    def __init__(
-        self, inner: Drafter, table: Table, setting: Setting, drafts: int, *, replacement: bool = True
-    ) -> None:
-        self._inner = inner
-        self._table = table
-        self._setting = setting
-        self._left = drafts
-        self._replacement = replacement
-        self.nodes_per_depth = inner.nodes_per_depth
-        self.hidden_boundaries = inner.hidden_boundaries
-        self.checked = 0
-        self.lies: list[str] = []
-
-    def begin(self, request: int, capacity: int) -> None:
-        self._inner.begin(request, capacity)
-
-    def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
-        drafts = self._inner.propose(jobs)
-        for job, draft in zip(jobs, drafts, strict=True):
-            if draft.probs is not None and self._left > 0:
-                self._left -= 1
-                self._check(job, draft, draft.probs.double().numpy())
-        return drafts
-
-    def observe(self, observation: Observation) -> None:
-        self._inner.observe(observation)
-
-    def end(self, request: int) -> None:
-        self._inner.end(request)
-
-    def _check(self, job: DraftJob, draft: Draft, reported: np.ndarray) -> None:
-        paths: list[tuple[int, ...]] = []
-        start = len(job.tokens)
-        for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-            path = () if parent == ROOT else paths[parent]
-            paths.append((*path, token))
-            context = [*job.tokens[-self._table.order :], *path]
-            history = self._setting.history(job.tokens[: job.prompt_length], [*job.tokens[job.prompt_length :], *path])
-            law = self._setting.law(self._table.logits[self._table.row(context)].astype(np.float64), history)
-            if not self._replacement:
-                law[[draft.tokens[other] for other in range(node) if draft.parents[other] == parent]] = 0.0
-            row = reported[node] / reported[node].sum()
-            self.checked += 1
-            difference = float(np.abs(row - law / law.sum()).max())
-            if difference > LAW_TOLERANCE:
-                self.lies.append(f"a reported draft law differs from the law of the draft by {difference:.2g}")
-            position = start + len(path)
-            cumulative = np.cumsum(row)
-            low, high = (cumulative[token - 1] if token else 0.0) - 1e-9, cumulative[token] + 1e-9
-            # A chain's tokens differ in position, so a drafter of chains may leave the node's number at 0.
-            numbers = (oracle.uniform(job.sampler.seed, oracle.DRAFT, own, position, start) for own in (node, 0))
-            if not any(low <= number <= high for number in numbers):
-                self.lies.append(f"token {token} was not drawn from the reported law with the request's own number")

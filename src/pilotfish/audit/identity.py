@@ -15,10 +15,10 @@ import torch
 from pilotfish.audit import oracle
 from pilotfish.audit.drafters import TreeDrafter
 from pilotfish.audit.echo import EchoDrafter
-from pilotfish.audit.law import derived_seed
 from pilotfish.audit.options import BY_NAME, GREEDY, HOT, PLAIN, Setting
 from pilotfish.audit.recorder import Recorder
 from pilotfish.audit.results import Level
+from pilotfish.audit.seeds import derived_seed
 from pilotfish.audit.subject import Generated, Job, Subject, generate
 from pilotfish.audit.table_model import TableExecutor, nearby, random_table
 from pilotfish.drafters.base import Drafter

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from pilotfish.audit import oracle
-from pilotfish.audit.law import derived_seed
 from pilotfish.audit.options import PLAIN
 from pilotfish.audit.results import Level
+from pilotfish.audit.seeds import derived_seed
 from pilotfish.audit.statistics import Fit, Floats, independence_fit, smallest_total_variation, uniform_fit
 from pilotfish.audit.subject import Subject
 from pilotfish.sampling.noise import philox

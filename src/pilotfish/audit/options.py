@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pilotfish.audit import oracle
+from pilotfish.audit import oracle, spelling
 from pilotfish.audit.oracle import Floats
+from pilotfish.engine.detokenizer import Detokenizer
+from pilotfish.engine.ending import Ending
+from pilotfish.sampling.grammar import GrammarEnd
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.sampler import Sampler
 
@@ -38,6 +41,7 @@ class Setting:
         steps: the oracle's, each with its place in the documented order.
         looks_back: whether the law depends on prompt and output beyond the model's own context.
         bad_words: token sequences that must not come out; a request names them as text, a sampler gets the tokens.
+        spelled: whether the output must match the expression of `spelling.py`, and may end before its budget.
     """
 
     name: str
@@ -45,15 +49,26 @@ class Setting:
     steps: tuple[tuple[int, OracleStep], ...] = ()
     looks_back: bool = False
     bad_words: tuple[tuple[int, ...], ...] = ()
+    spelled: bool = False
 
     def params(self, seed: int) -> SamplingParams:
         return SamplingParams(seed=seed, **self.fields)
 
     def sampler(self, make: Callable[..., Sampler], seed: int, vocab_size: int) -> Sampler:
         """A request's sampler with this setting."""
+        more: dict[str, Any] = {}
         if self.bad_words:
-            return make(self.params(seed), vocab_size, bad_words=self.bad_words)
-        return make(self.params(seed), vocab_size)
+            more["bad_words"] = self.bad_words
+        if self.spelled:
+            more |= {"grammar": spelling.compiled(), "eos_ids": (spelling.END,)}
+        return make(self.params(seed), vocab_size, **more)
+
+    def ending(self, params: SamplingParams, max_tokens: int, prompt: Sequence[int]) -> Ending:
+        """A request's end conditions with this setting."""
+        text = Detokenizer(_no_text, prompt)
+        if self.spelled:
+            return Ending(params, (spelling.END,), max_tokens, text, GrammarEnd(spelling.compiled()))
+        return Ending(params, (), max_tokens, text)
 
     def history(self, prompt: Sequence[int], output: Sequence[int]) -> History:
         """What of the text the law depends on."""
@@ -73,7 +88,18 @@ class Setting:
             (*self.steps, *other.steps),
             self.looks_back or other.looks_back,
             self.bad_words or other.bad_words,
+            self.spelled or other.spelled,
         )
+
+
+def _no_text(ids: Sequence[int]) -> str:
+    return ""
+
+
+def _spell(logits: Floats, history: History) -> Floats:
+    """What the expression allows; all, after an output that it does not allow itself."""
+    tokens = spelling.allowed(history.output)
+    return logits if tokens is None else oracle.only(logits, tuple(tokens))
 
 
 def _scale(temperature: float) -> OracleStep:
@@ -121,6 +147,12 @@ SINGLES = (
         {"no_repeat_ngram_size": 2},
         ((7, lambda x, h: oracle.without(x, oracle.repeating((*h.prompt, *h.output), 2))),),
         looks_back=True,
+    ),
+    Setting(
+        "structured_outputs",
+        steps=((9, _spell), (9, lambda x, _: oracle.end_if_nothing_is_left(x, spelling.END))),
+        looks_back=True,
+        spelled=True,
     ),
     Setting("top_k 3", {"top_k": 3}, ((10, lambda x, _: oracle.keep_highest(x, 3)),)),
     Setting("temperature 0.6", {"temperature": 0.6}, ((11, _scale(0.6)),)),

@@ -107,6 +107,13 @@ def without(logits: Floats, tokens: Collection[int]) -> Floats:
     return np.array([-np.inf if token in tokens else logit for token, logit in enumerate(logits)])
 
 
+def end_if_nothing_is_left(logits: Floats, end: int) -> Floats:
+    """The end token alone where no token is possible, else the logits as they are."""
+    if np.isfinite(logits).any():
+        return logits
+    return np.array([0.0 if token == end else -np.inf for token in range(len(logits))])
+
+
 def completing(output: Sequence[int], sequences: Sequence[Sequence[int]]) -> set[int]:
     """Tokens that would complete one of the sequences in the output."""
     return {

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from pilotfish.audit.identity import PROMPT_TEXTS, ModelUnderTest, run_identity
-from pilotfish.audit.law import SIZES, make_plans, run_law
+from pilotfish.audit.law import run_law
 from pilotfish.audit.noise import run_noise
+from pilotfish.audit.plans import SIZES, make_plans
 from pilotfish.audit.results import Level, Report
 from pilotfish.audit.subject import Subject
 from pilotfish.audit.theory import run_theory

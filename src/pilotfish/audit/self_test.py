@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 from pilotfish.audit.controls import CONTROLS, Control
 from pilotfish.audit.identity import run_identity
-from pilotfish.audit.law import SIZES, Plan, make_plans, run_law
+from pilotfish.audit.law import MAIN_TESTS, run_law
 from pilotfish.audit.noise import run_noise
 from pilotfish.audit.options import BY_NAME
+from pilotfish.audit.plans import Plan
 from pilotfish.audit.results import Level
 from pilotfish.audit.theory import run_theory
-from pilotfish.audit.windows import WINDOWS
 
 TOKENS = 10_000
 """Tokens that a control of the law level is given; the standard run gives sixteen times as many to a core plan."""
+REPLAYS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,9 @@ def show(control: Control, seed: int) -> Level:
     if control.level == "identity":
         return run_identity(subject, "ci", seed)
     setting = BY_NAME[control.option]
-    plan = Plan(
-        control.rule, control.drafter, control.option, 2, 8 if setting.looks_back else 5, 1, TOKENS, core=True, tables=4
-    )
-    return run_law(subject, [plan], seed, share=len(WINDOWS) * len(make_plans(SIZES["standard"])) + 100)
+    vocab_size = 8 if setting.looks_back else 5
+    plan = Plan(control.rule, control.drafter, control.option, 2, vocab_size, 1, TOKENS, REPLAYS, core=True, tables=4)
+    return run_law(subject, [plan], seed, share=2 * MAIN_TESTS)
 
 
 def self_test(seed: int, controls: Sequence[Control] = CONTROLS) -> list[Caught]:

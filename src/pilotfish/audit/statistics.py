@@ -7,7 +7,8 @@ it right where a plain chi-square tail would promise too much.
 Power: a departure of total variation t makes the statistic noncentral with parameter at least 4 n t^2, because
 sum d^2 / p >= (sum |d|)^2 for any departure d of a law p, and sum |d| = 2 t. So n = lambda / (4 t^2), where lambda is
 the noncentrality at which a chi-square of the same degrees of freedom exceeds the critical value with the power asked
-for.
+for. The joint law of several tokens is tested step by step, each token given those before it; the parts of d that
+belong to the steps are orthogonal, so the steps' parameters add up to that of the joint law, to first order in d.
 """
 
 import math
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 POWER = 0.99
 SMALLEST_CELL = 20.0
@@ -77,6 +79,11 @@ def smallest_total_variation(samples: int, degrees: int, alpha: float) -> float:
     return min(1.0, math.sqrt(needed_noncentrality(degrees, alpha) / (4 * samples)))
 
 
+def smallest_share(trials: int) -> float:
+    """The smallest share of bad trials of which at least one comes up with probability `POWER`; 1 without trials."""
+    return 1.0 if trials < 1 else 1 - (1 - POWER) ** (1 / trials)
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """One test of counts against what was expected.
@@ -94,11 +101,17 @@ class Fit:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts in cells, their exact mean and covariance; adds up over contexts, options and runs.
+    """Counts in blocks of cells, their exact mean and covariance; adds up over contexts, options and runs.
 
-    Each observation falls into one cell with probabilities that are known before it is made, and that may differ from
-    one to the next. What was observed minus what was expected is then a sum of martingale differences, with covariance
-    sum of (diag(p) - p p^T), whether or not the observations are independent.
+    Each observation falls into one cell of one block, with probabilities that are known before it is made, and that may
+    differ from one to the next; which block may depend on everything before. What was observed minus what was expected
+    is then a sum of martingale differences, with covariance sum of (diag(p) - p p^T) in each block and none between
+    blocks, whether or not the observations are independent.
+
+    Attributes:
+        observed, expected: `[block, cell]`.
+        covariance: `[block, cell, cell]`.
+        samples: what the power is reckoned with: observations of one block, or complete windows of several.
     """
 
     observed: Floats
@@ -107,16 +120,32 @@ class Tally:
     samples: int = 0
 
     @classmethod
-    def empty(cls, cells: int) -> "Tally":
-        return cls(np.zeros(cells), np.zeros(cells), np.zeros((cells, cells)))
+    def empty(cls, cells: int, blocks: int = 1) -> "Tally":
+        return cls(np.zeros((blocks, cells)), np.zeros((blocks, cells)), np.zeros((blocks, cells, cells)))
 
     def add(self, counts: Floats, law: Floats) -> None:
-        """Adds observations that were all made under one law."""
+        """Adds observations of the first block that were all made under one law."""
         number = counts.sum()
-        self.observed += counts
-        self.expected += number * law
-        self.covariance += number * (np.diag(law) - np.outer(law, law))
+        self.observed[0] += counts
+        self.expected[0] += number * law
+        self.covariance[0] += number * (np.diag(law) - np.outer(law, law))
         self.samples += int(number)
+
+    def add_steps(self, blocks: Integers, outcomes: Integers, laws: Floats, samples: int) -> None:
+        """Adds observations one by one.
+
+        Args:
+            blocks, outcomes: `[step]` where each fell.
+            laws: `[step, cell]` the law each was made under.
+            samples: how many complete ones they are.
+        """
+        np.add.at(self.observed, (blocks, outcomes), 1.0)
+        for block in np.unique(blocks):
+            own = laws[blocks == block]
+            total = own.sum(axis=0)
+            self.expected[block] += total
+            self.covariance[block] += np.diag(total) - own.T @ own
+        self.samples += samples
 
     def merge(self, other: "Tally") -> None:
         self.observed += other.observed
@@ -125,27 +154,49 @@ class Tally:
         self.samples += other.samples
 
     def fit(self) -> Fit:
-        """The quadratic form of the departure, cells pooled so that each expects `SMALLEST_CELL` counts."""
-        pooling = _pooling(self.expected)
-        expected = pooling @ self.expected
-        departure = pooling @ (self.observed - self.expected)
-        variances, directions = np.linalg.eigh(pooling @ self.covariance @ pooling.T)
+        """The quadratic form of the departure, cells pooled so that each expects `SMALLEST_CELL` counts.
+
+        Blocks with too few counts for two cells are thrown together.
+        """
+        large = self.expected.sum(axis=1) >= 2 * SMALLEST_CELL
+        form = _Form()
+        for block in np.flatnonzero(large):
+            form.add(self.observed[block], self.expected[block], self.covariance[block])
+        if not large.all():
+            rest = ~large
+            form.add(self.observed[rest].sum(0), self.expected[rest].sum(0), self.covariance[rest].sum(0))
+        return Fit(form.tail() if form.degrees else 1.0, form.degrees, self.samples)
+
+
+@dataclass(slots=True)
+class _Form:
+    """A sum of quadratic forms of uncorrelated blocks."""
+
+    statistic: float = 0.0
+    degrees: int = 0
+    excess: float = 0.0
+    """By how much the variance of Pearson's statistic exceeds that of the chi-square law."""
+
+    def add(self, observed: Floats, expected: Floats, covariance: Floats) -> None:
+        pooling = _pooling(expected)
+        departure = pooling @ (observed - expected)
+        variances, directions = np.linalg.eigh(pooling @ covariance @ pooling.T)
         usable = variances >= SMALLEST_VARIANCE
-        degrees = int(usable.sum())
-        if degrees == 0:
-            return Fit(1.0, 0, self.samples)
-        statistic = float((((directions.T @ departure)[usable]) ** 2 / variances[usable]).sum())
-        return Fit(_tail(statistic, degrees, expected, self.samples), degrees, self.samples)
+        if not usable.any():
+            return
+        self.statistic += float((((directions.T @ departure)[usable]) ** 2 / variances[usable]).sum())
+        self.degrees += int(usable.sum())
+        pooled = pooling @ expected
+        total = pooled.sum()
+        probabilities = pooled[pooled > 0] / total
+        cells = len(probabilities)
+        self.excess += (float((1 / probabilities).sum()) - cells**2 - 2 * cells + 2) / total
 
-
-def _tail(statistic: float, degrees: int, expected: Floats, samples: int) -> float:
-    """Tail of the gamma law with mean `degrees` and the variance of Pearson's statistic, never below 2 degrees."""
-    probabilities = expected[expected > 0] / samples
-    cells = len(probabilities)
-    excess = (float((1 / probabilities).sum()) - cells**2 - 2 * cells + 2) / samples
-    variance = 2 * degrees + max(0.0, excess)
-    scale = 2 * degrees / variance  # a gamma law is a chi-square of other degrees, stretched
-    return chi2_sf(statistic * scale, degrees * scale)
+    def tail(self) -> float:
+        """Tail of the gamma law with mean `degrees` and the variance of Pearson's statistic, never below 2 degrees."""
+        variance = 2 * self.degrees + max(0.0, self.excess)
+        scale = 2 * self.degrees / variance  # a gamma law is a chi-square of other degrees, stretched
+        return chi2_sf(self.statistic * scale, self.degrees * scale)
 
 
 def _pooling(expected: Floats) -> Floats:

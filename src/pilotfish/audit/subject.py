@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from pilotfish.audit.options import Setting
 from pilotfish.drafters.base import Drafter
-from pilotfish.engine.detokenizer import Detokenizer
-from pilotfish.engine.ending import Ending
 from pilotfish.engine.request import Request
 from pilotfish.engine.round import run_round
 from pilotfish.metrics.counters import RequestTiming
@@ -85,7 +83,7 @@ def generate(
     for key, job in enumerate(jobs):
         capacity = len(job.prompt) + job.max_tokens + job.draft_len * branches
         sampler = job.setting.sampler(subject.sampler, job.seed, vocab_size)
-        ending = Ending(sampler.params, (), job.max_tokens, Detokenizer(_no_text, job.prompt))
+        ending = job.setting.ending(sampler.params, job.max_tokens, job.prompt)
         requests.append(
             Request(
                 key=key,
@@ -128,7 +126,3 @@ def _preempt(request: Request, job: Job, target: Executor, drafter: Drafter | No
     if drafter is not None:
         drafter.end(request.key)
         drafter.begin(request.key, capacity)
-
-
-def _no_text(ids: Sequence[int]) -> str:
-    return ""
