@@ -97,14 +97,16 @@ class _Recording:
 def compute_states(
     executor: Executor, tokens: Sequence[int], boundaries: Sequence[int]
 ) -> dict[int, Float16[Tensor, "row hidden"]]:
-    """The states at all tokens but the last, by boundary, computed now."""
+    """The states at all tokens but the last, by boundary, computed now; layers above the last of them do not run."""
     read = tokens[:-1]
+    layers = (0, max(boundaries))
     sequence = executor.open(len(tokens))
     try:
         parts: dict[int, list[Tensor]] = {boundary: [] for boundary in boundaries}
         for start in range(0, len(read), ROWS):
             rows = read[start : start + ROWS]
-            output = executor.forward([Segment(sequence, rows, logits_from=len(rows))], capture=boundaries)
+            segment = Segment(sequence, rows, logits_from=len(rows))
+            output = executor.forward([segment], layers=layers, capture=boundaries)
             executor.keep(sequence, range(len(rows)))
             for boundary in boundaries:
                 parts[boundary].append(as_half(output.hidden[boundary]).cpu())
