@@ -2,6 +2,7 @@
 
 import pytest
 
+from pilotfish.drafters.backoff import BackoffDrafter, BackoffTable
 from pilotfish.drafters.draft_model import DraftModelDrafter
 from pilotfish.drafters.eagle import EagleDrafter
 from pilotfish.drafters.early_exit import EarlyExitDrafter
@@ -14,6 +15,7 @@ from pilotfish.errors import CorruptPoolError, SpeculativeConfigError, Tokenizer
 from pilotfish.models.loading import load_model
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.sampler import Sampler
+from pilotfish.train.pool import save_table
 from tests.drafters.common import propose
 from tests.models.tiny_eagle import head_config, head_tensors, save_head
 from tests.models.tiny_models import tiny_hf_directory, tiny_tokenizer
@@ -43,10 +45,12 @@ def build(target, **settings):
 
 def test_every_method_has_its_drafter(target, directory, tmp_path):
     head = save_head(tmp_path / "head", head_config("sglang"), head_tensors("sglang"))
+    save_table(BackoffTable({}), tmp_path / "table", fingerprint=target.files.fingerprint, vocab_size=384)
     kinds = {
         "ngram": (NgramDrafter, {}),
         "suffix": (SuffixDrafter, {"tree_width": 3}),
         "recycle": (RecycleDrafter, {"tree_width": 2}),
+        "table": (BackoffDrafter, {"model": str(tmp_path / "table")}),
         "early_exit": (EarlyExitDrafter, {"exit_layer": 1}),
         "draft_model": (DraftModelDrafter, {"model": str(directory)}),
         "eagle": (EagleDrafter, {"model": str(head)}),

@@ -184,7 +184,7 @@ def test_senseless_numbers_are_refused_by_name(tmp_path, name, value, message):
     [
         ({"architectures": ["LlamaForCausalLM"]}, "not an EAGLE-3 head"),
         ({"speculators_model_type": "dflash"}, "'dflash' is not supported"),
-        ({"num_hidden_layers": 2}, "num_hidden_layers 2"),
+        ({"num_hidden_layers": 2}, "num_hidden_layers 2.*in this layout"),
         ({"model_type": "mamba"}, "mamba"),
         ({"parallel_drafting": True}, "parallel_drafting"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state"),

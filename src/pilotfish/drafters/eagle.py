@@ -1,4 +1,4 @@
-"""EAGLE: a one-layer head drafts from the target's own hidden states.
+"""EAGLE: a small head drafts from the target's own hidden states.
 
 Owns the head's caches: how far each has read the committed text with the target's features, and the drafts it grows
 beyond on its own. After Li et al., EAGLE-2 (https://arxiv.org/abs/2406.16858) for trees and EAGLE-3
@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
+from pilotfish.drafters.vocabulary import in_target_ids
 from pilotfish.models.base import Segment
 from pilotfish.models.eagle import EagleHead
 from pilotfish.models.sequence import SequenceState
@@ -25,8 +26,6 @@ CATCH_UP_ROWS = 256
 """Rows of committed text read in one pass of the head; so many may wait before they are read unasked."""
 SPARE_NODES = 256
 """Room in a head's cache for branches."""
-NOWHERE = -1e30
-"""Logit of a token outside the draft vocabulary. Finite, so that a mask that forbids all others leaves a law."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +101,6 @@ class EagleDrafter(Drafter):
         self._head = head.eval()
         self._config = head.config.layer
         self._device = head.norm.weight.device
-        self._whole = head.config.draft_vocab_size == self._config.vocab_size
         self.hidden_boundaries = tuple(boundaries)
         self.nodes_per_depth = nodes_per_depth
         self._texts: dict[int, _Text] = {}
@@ -227,7 +225,7 @@ class EagleDrafter(Drafter):
         logits = self._head.logits(normed)
         laws = logits.softmax(-1)
         highest = laws.amax(-1).tolist()
-        widened = self._in_target_ids(logits)
+        widened = in_target_ids(logits, self._head.target_ids, self._config.vocab_size)
         for row, (growth, parent) in enumerate(parents):
             job = growth.job
             path = () if parent is None else parent.path
@@ -245,13 +243,6 @@ class EagleDrafter(Drafter):
                     children.append(_Node(sibling, parent, share, above * share, (*path, sibling)))
             growth.nodes.extend(children)
             growth.frontier.extend(children)
-
-    def _in_target_ids(self, logits: Float[Tensor, "row draft_vocab"]) -> Float[Tensor, "row vocab"]:
-        if self._whole:
-            return logits
-        wide = logits.new_full((len(logits), self._config.vocab_size), NOWHERE)
-        wide[:, self._head.target_ids] = logits
-        return wide
 
     def _siblings(
         self, law: Float[Tensor, " draft_vocab"], choice: int, taken: float, count: int

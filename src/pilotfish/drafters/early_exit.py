@@ -1,4 +1,4 @@
-"""Early exit: the target's own first layers, with its final norm and LM head, propose. No second model.
+"""Early exit: the target's own first layers propose, with its final norm and LM head or with a trained adapter.
 
 Owns the draft's way through the target's first layers. The rows it runs are nodes of the request's own sequence in the
 target's cache, and what they computed goes to the pass that verifies them (`Draft.partial`), which runs the remaining
@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from pilotfish.drafters.base import Drafter, DraftJob, Observation, highest_prob
+from pilotfish.drafters.vocabulary import in_target_ids
 from pilotfish.errors import SpeculativeConfigError
 from pilotfish.models.base import Executor, Segment
+from pilotfish.models.exit_adapter import ExitAdapter
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.terms import Draft, PartialPass
 
@@ -42,12 +45,13 @@ class EarlyExitDrafter(Drafter):
     Args:
         target: the executor that verifies.
         exit_layer: how many of its layers draft.
+        adapter: makes logits of their output, on the CPU; the target's final norm and LM head do without one.
 
     Raises:
         SpeculativeConfigError: the target does not have more layers than that.
     """
 
-    def __init__(self, target: Executor, exit_layer: int) -> None:
+    def __init__(self, target: Executor, exit_layer: int, adapter: ExitAdapter | None = None) -> None:
         layers = target.config.num_layers
         if not 1 <= exit_layer < layers:
             raise SpeculativeConfigError(
@@ -55,6 +59,7 @@ class EarlyExitDrafter(Drafter):
             )
         self._target = target
         self._exit_layer = exit_layer
+        self._adapter = adapter
 
     def begin(self, request: int, capacity: int) -> None:
         """Nothing to prepare."""
@@ -72,19 +77,30 @@ class EarlyExitDrafter(Drafter):
     def _step(self, runs: Sequence[_Run]) -> None:
         """One pass of the first layers, one more drafted token for each run."""
         boundary = self._exit_layer
+        without = 0 if self._adapter is None else 1
         segments = [
-            Segment(run.sequence, run.waiting, first_node=run.nodes, logits_from=len(run.waiting) - 1) for run in runs
+            Segment(run.sequence, run.waiting, first_node=run.nodes, logits_from=len(run.waiting) - 1 + without)
+            for run in runs
         ]
         output = self._target.forward(segments, layers=(0, boundary), capture=(boundary,))
+        logits = output.logits if self._adapter is None else self._adapted(runs, output.hidden[boundary])
         start = 0
         for place, run in enumerate(runs):
             stop = start + len(run.waiting)
             run.hidden.append(output.hidden[boundary][start:stop])
             start = stop
             run.nodes += len(run.waiting)
-            token = self._draw(run, output.logits[place : place + 1])
+            token = self._draw(run, logits[place : place + 1])
             run.drafted.append(token)
             run.waiting = [token]
+
+    @torch.inference_mode()
+    def _adapted(self, runs: Sequence[_Run], hidden: Float[Tensor, "node hidden"]) -> Float[Tensor, "row vocab"]:
+        """The adapter's logits at each run's last row."""
+        assert self._adapter is not None, "asked before"
+        last = torch.tensor([len(run.waiting) for run in runs]).cumsum(0) - 1
+        logits = self._adapter(hidden[last].to("cpu", torch.float32))
+        return in_target_ids(logits, self._adapter.target_ids, self._target.config.vocab_size)
 
     @staticmethod
     def _draw(run: _Run, logits: Tensor) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from torch import nn
+
 from pilotfish.drafters.base import Drafter
 from pilotfish.drafters.suffix_pool import SuffixPool
 from pilotfish.models.cache import cache_dir
@@ -45,7 +47,7 @@ def build_drafter(
     """A drafter for one target.
 
     Args:
-        method: "draft_model", "ngram", "suffix", "recycle", "early_exit" or "eagle".
+        method: "draft_model", "ngram", "suffix", "recycle", "table", "early_exit" or "eagle".
         settings: complete and in range.
         target: the model it drafts for.
         load: loads a draft model by name.
@@ -75,21 +77,20 @@ def build_drafter(
 
             return RecycleDrafter(settings.tree_width)
         case "early_exit":
-            from pilotfish.drafters.early_exit import EarlyExitDrafter
+            return _early_exit(settings, target)
+        case "table":
+            from pilotfish.drafters.backoff import BackoffDrafter, load_table
 
-            assert settings.exit_layer is not None, "checked with the settings"
-            return EarlyExitDrafter(target.executor, settings.exit_layer)
+            assert settings.model is not None, "checked with the settings"
+            return BackoffDrafter(load_table(settings.model, target.files.fingerprint))
         case "eagle":
             from pilotfish.drafters.eagle import EagleDrafter
             from pilotfish.models.eagle_files import load_eagle_head
-            from pilotfish.models.native_executor import NativeExecutor
-            from pilotfish.models.native_linear import use_native_linears
 
             assert settings.model is not None, "checked with the settings"
             config = target.executor.config
             head = load_eagle_head(settings.model, config, target.files.weights)
-            if isinstance(target.executor, NativeExecutor):
-                use_native_linears(head, target.executor.threads)
+            _make_native(head, target)
             return EagleDrafter(head, head.config.boundaries_of(config.num_layers), settings.tree_width)
         case _:
             from pilotfish.drafters.draft_model import DraftModelDrafter
@@ -99,6 +100,27 @@ def build_drafter(
             draft = load(settings.model)
             require_same_tokenizer(target.tokenizer, draft.tokenizer)
             return DraftModelDrafter(draft.executor)
+
+
+def _early_exit(settings: DrafterSettings, target: Model) -> Drafter:
+    from pilotfish.drafters.early_exit import EarlyExitDrafter
+    from pilotfish.models.exit_adapter import load_exit_adapter
+
+    if settings.model is None:
+        assert settings.exit_layer is not None, "checked with the settings"
+        return EarlyExitDrafter(target.executor, settings.exit_layer)
+    adapter = load_exit_adapter(settings.model, target.executor.config, target.files.weights)
+    _make_native(adapter, target)
+    return EarlyExitDrafter(target.executor, adapter.config.exit_layer, adapter)
+
+
+def _make_native(module: nn.Module, target: Model) -> None:
+    """Lets a small module's matrices run on the native kernels where the target does."""
+    from pilotfish.models.native_executor import NativeExecutor
+    from pilotfish.models.native_linear import use_native_linears
+
+    if isinstance(target.executor, NativeExecutor):
+        use_native_linears(module, target.executor.threads)
 
 
 def _pool(name: str, settings: DrafterSettings, target: Model) -> SuffixPool:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, no_type_check
 from pilotfish.errors import SpeculativeConfigError
 from pilotfish.verify import RULES
 
-METHODS = ("auto", "draft_model", "ngram", "suffix", "recycle", "early_exit", "eagle")
+METHODS = ("auto", "draft_model", "ngram", "suffix", "recycle", "table", "early_exit", "eagle")
 ALIASES = {"eagle3": "eagle"}
 AUTO: Final = "auto"
 MOST_TOKENS = 512
@@ -18,8 +18,9 @@ DRAWING = ("draft_model", "early_exit", "eagle")
 MODEL_FREE: tuple[Mapping[str, Any], ...] = ({"method": "suffix"}, {"method": "recycle"}, {"method": "ngram"})
 """What `auto` chooses from unless told otherwise: drafters that need no training and cost next to nothing."""
 OWNERS: Mapping[str, tuple[str, ...]] = {
-    "model": ("draft_model", "eagle"),
+    "model": ("draft_model", "eagle", "table", "early_exit"),
     "drafters": ("auto",),
+    "shipped": ("auto",),
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),
     "tree_width": ("suffix", "recycle", "eagle"),
@@ -30,6 +31,12 @@ OWNERS: Mapping[str, tuple[str, ...]] = {
     "suffix_pool_tokens": ("suffix",),
 }
 """Keys that only some methods use; for another method they are refused."""
+_WANTED = {
+    "draft_model": "a directory, GGUF file, or hub id",
+    "eagle": "an EAGLE-3 head: a directory or hub id",
+    "table": "the directory of a back-off table",
+}
+"""What `model` names, where it must."""
 _SMALLEST = {"prompt_lookup_min": 1, "prompt_lookup_max": 1, "tree_width": 1}
 _SMALLEST |= {"suffix_pool_tokens": 1, "exit_layer": 1}
 
@@ -43,15 +50,17 @@ class SpeculativeConfig:
     Attributes:
         method: kind of drafter; may be left out where `model` says it. "auto" has several and takes, per request and
             round, the draft with the best expected delivered tokens per second, or none.
-        model: the draft model (directory, GGUF file, catalogue name or hub id) for `draft_model`, or the head
-            (directory or hub id) for `eagle`.
+        model: the draft model (directory, GGUF file, catalogue name or hub id) for `draft_model`, the head (directory
+            or hub id) for `eagle`, the table for `table`, or the adapter for `early_exit` (directories).
         num_speculative_tokens: tokens drafted per round (k). "auto" lets measured times and acceptance decide in each
             round, plain decoding included; a number fixes it (for method "auto": the most); 0 is plain decoding.
         drafters: what method "auto" chooses from, each a dictionary of these fields; the model-free ones by default.
+        shipped: method "auto" also has the drafters that come with this package for the target, known by its checksum;
+            by default where `drafters` is not given.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams looked for, for `ngram`.
         verification: the rule, a key of `pilotfish.verify.RULES`.
         tree_width: nodes drafted per position by `suffix`, `recycle` and `eagle`; 1 is a chain.
-        exit_layer: layers of the target that draft, for `early_exit`.
+        exit_layer: layers of the target that draft, for `early_exit` without an adapter, which knows its own.
         suffix_decoding_max_spec_factor: a matched context of n tokens is continued by at most this times n.
         suffix_decoding_min_token_prob: estimated survival below which `suffix` stops.
         suffix_pool: name of a pool of past outputs that `suffix` copies from too, kept in the user's cache; off by
@@ -66,6 +75,7 @@ class SpeculativeConfig:
     model: str | None = None
     num_speculative_tokens: int | Literal["auto"] = AUTO
     drafters: tuple["SpeculativeConfig", ...] | None = None
+    shipped: bool | None = None
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4
     verification: str = "match"
@@ -106,11 +116,15 @@ class SpeculativeConfig:
             if self.method not in methods and value != type(self).__dataclass_fields__[name].default:
                 owners = " or ".join(repr(method) for method in methods)
                 raise SpeculativeConfigError(f"{name}={value!r} is only used by method={owners}, not {self.method!r}")
-        if self.method in OWNERS["model"] and not self.model:
-            wanted = "an EAGLE-3 head: a directory" if self.method == "eagle" else "a directory, GGUF file,"
-            raise SpeculativeConfigError(f"method={self.method!r} needs model: {wanted} or hub id")
-        if self.method == "early_exit" and self.exit_layer is None:
-            raise SpeculativeConfigError("method='early_exit' needs exit_layer: how many of the target's layers draft")
+        if self.method in _WANTED and not self.model:
+            raise SpeculativeConfigError(f"method={self.method!r} needs model: {_WANTED[self.method]}")
+        if self.method == "early_exit" and (self.exit_layer is None) == (self.model is None):
+            raise SpeculativeConfigError(
+                f"method='early_exit' needs exit_layer (how many of the target's layers draft) or model (an adapter, "
+                f"which knows its layer), and not both; got exit_layer={self.exit_layer!r} and model={self.model!r}"
+            )
+        if self.shipped is not None and not isinstance(self.shipped, bool):
+            raise SpeculativeConfigError(f"shipped={self.shipped!r}: expected true or false")
         if self.tree_width > 1 and not RULES[self.verification].trees:
             raise SpeculativeConfigError(
                 f"tree_width={self.tree_width} with verification={self.verification!r}: that rule takes chains only; "
@@ -118,6 +132,8 @@ class SpeculativeConfig:
             )
         self._check_suffix()
         if self.method == AUTO:
+            if self.shipped is None:
+                object.__setattr__(self, "shipped", self.drafters is None)
             object.__setattr__(self, "drafters", self._members())
 
     def _members(self) -> tuple["SpeculativeConfig", ...]:

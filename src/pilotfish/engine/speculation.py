@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pilotfish.drafters.base import Drafter
 from pilotfish.drafters.factory import build_drafter
+from pilotfish.drafters.shipped import shipped_drafters
 from pilotfish.engine.calibration import pass_time
 from pilotfish.engine.config import AUTO, SpeculativeConfig
 from pilotfish.engine.draft_policy import LONGEST, DraftPolicy
@@ -29,6 +30,9 @@ def build_speculation(
     if config is None or config.num_speculative_tokens == 0:
         return None, 0
     members = config.drafters or (config,)
+    if config.shipped:
+        found = shipped_drafters(target.files.fingerprint)
+        members += tuple(SpeculativeConfig.from_mapping({**own, "verification": config.verification}) for own in found)
     drafters = [build_drafter(str(member.method), member, target, load) for member in members]
     draft_len = LONGEST if config.num_speculative_tokens == AUTO else int(config.num_speculative_tokens)
     if not config.is_adaptive:

@@ -1,8 +1,9 @@
 """EAGLE-3 and 3.1 draft heads: their description and their mathematics in plain PyTorch, for drafting and training.
 
-Owns what a head computes: fusing the target's hidden states, one decoder layer on (embedding, feature), and logits over
-the draft vocabulary. After Li et al. (https://arxiv.org/abs/2503.01840) and, for the norms of 3.1,
-https://arxiv.org/abs/2605.09992. Files are `eagle_files.py`'s; drafting is the drafter's.
+Owns what a head computes: fusing the target's hidden states, one decoder layer on (embedding, feature), ordinary
+decoder layers after it where it has more, and logits over the draft vocabulary. After Li et al.
+(https://arxiv.org/abs/2503.01840) and, for the norms of 3.1, https://arxiv.org/abs/2605.09992. Files are
+`eagle_files.py`'s; drafting is the drafter's.
 
 At position i the head takes the feature of the target at i and the embedding of token i + 1, and predicts token i + 2.
 Where the target has not been yet, the feature is the head's own output one row before. Parameter names are those of the
@@ -17,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pilotfish.models.config import DecoderConfig
-from pilotfish.models.decoder import Attention, GatedMLP, RMSNorm, SelfAttention
+from pilotfish.models.decoder import Attention, DecoderLayer, GatedMLP, RMSNorm, SelfAttention
 from pilotfish.models.rope import rope_tables
 
 
@@ -26,7 +27,7 @@ class EagleConfig:
     """A head.
 
     Attributes:
-        layer: its decoder layer; `vocab_size` is the target's.
+        layer: its decoder layers, one as published or several; `vocab_size` is the target's.
         draft_vocab_size: columns of its LM head.
         target_hidden_size: width of the target's hidden states.
         boundaries: the target's layer boundaries whose states are fused, low to high; `None` for the published default,
@@ -59,7 +60,7 @@ class EagleConfig:
 
 
 class EagleLayer(nn.Module):
-    """A decoder layer whose attention looks at embedding and feature side by side."""
+    """The first layer: a decoder layer whose attention looks at embedding and feature side by side."""
 
     def __init__(self, config: EagleConfig) -> None:
         super().__init__()
@@ -106,7 +107,8 @@ class EagleHead(nn.Module):
         norms = [RMSNorm(config.target_hidden_size, layer) for _ in range(config.states)]
         self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
         self.fc = nn.Linear(fused, layer.hidden_size, bias=False)
-        self.layers = nn.ModuleList([EagleLayer(config)])
+        further = (DecoderLayer(layer, index) for index in range(1, layer.num_layers))
+        self.layers = nn.ModuleList([EagleLayer(config), *further])
         self.norm = RMSNorm(layer.hidden_size, layer)
         self.lm_head = nn.Linear(layer.hidden_size, config.draft_vocab_size, bias=False)
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size), persistent=False)
@@ -127,7 +129,7 @@ class EagleHead(nn.Module):
         positions: Int[Tensor, " row"],
         attention: Attention,
     ) -> tuple[Float[Tensor, "row hidden"], Float[Tensor, "row hidden"]]:
-        """The layer over rows.
+        """The layers over rows.
 
         Args:
             tokens: each row's *next* token, in the target's ids.
@@ -138,11 +140,15 @@ class EagleHead(nn.Module):
         Returns:
             the normed output, for `logits`, and the feature to feed back.
         """
-        rope = self.config.layer.layers[0].rope
-        tables = None if rope is None else rope_tables(positions, rope)
+        ropes = {layer.rope for layer in self.config.layer.layers if layer.rope is not None}
+        tables = {rope: rope_tables(positions, rope) for rope in ropes}
         # The embedding may be the target's own, stored in fewer bits.
         embedding = self.embed_tokens(tokens).to(features.dtype)
-        hidden = self.layers[0](embedding, features, tables, attention)
+        hidden = features
+        for index, layer in enumerate(self.layers):
+            rope = self.config.layer.layers[index].rope
+            turns = None if rope is None else tables[rope]
+            hidden = layer(hidden, turns, attention) if index else layer(embedding, hidden, turns, attention)
         normed = self.norm(hidden)
         return normed, normed if self.config.norm_output else hidden
 

@@ -6,7 +6,8 @@ badly and says nothing. Knows nothing of drafting.
 
 Layouts: SGLang's `config.json` names `LlamaForCausalLMEagle3`, its tensors are `midlayer.*`, and the layers it takes
 features from are counted by their outputs. speculators' says `"speculators_model_type": "eagle3"`, keeps the layer in
-`transformer_layer_config`, names tensors `layers.0.*` and counts by inputs, as we do.
+`transformer_layer_config`, names tensors `layers.0.*` and counts by inputs, as we do. Only the latter has names for a
+head of several layers. `eagle_writing.py` writes both.
 """
 
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ def load_eagle_head(name: str | Path, target: DecoderConfig, target_weights: Wei
     path = _directory(name)
     config = eagle_config(read_json(path / "config.json"))
     _check_target(path, config, target)
-    tensors = _Tensors(path)
+    tensors = HeadTensors(path)
     with torch.device("meta"):  # no memory and no initial values before the real ones
         head = EagleHead(config)
     shapes = {key: tuple(parameter.shape) for key, parameter in head.named_parameters()}
@@ -66,7 +67,7 @@ def load_eagle_head(name: str | Path, target: DecoderConfig, target_weights: Wei
     if not own_embedding:
         _set(head, EMBEDDING, target_weights.read("model.embed_tokens.weight"))
     head.embed_tokens.weight.requires_grad_(False)
-    head.target_ids = tensors.target_ids(config)
+    head.target_ids = tensors.target_ids(config.draft_vocab_size, config.layer.vocab_size)
     return head
 
 
@@ -101,9 +102,12 @@ def eagle_config(values: Mapping[str, Any]) -> EagleConfig:
     if keys.get("parallel_drafting"):
         raise UnsupportedModelError("parallel_drafting is not supported; use a head that drafts token by token")
     layers = layer_keys.integer("num_hidden_layers", 1)
-    if layers != 1:
-        raise UnsupportedModelError(f"num_hidden_layers {layers} is not supported for an EAGLE head; supported: 1")
-    layer = decoder_config({**layer_values, "num_hidden_layers": 1})
+    if layers != 1 and kind is None:
+        raise UnsupportedModelError(
+            f"num_hidden_layers {layers} is not supported for an EAGLE head in this layout; supported: 1, or several "
+            "in the layout of speculators"
+        )
+    layer = decoder_config({**layer_values, "num_hidden_layers": layers})
     target_hidden_size = keys.nullable_integer("target_hidden_size", None)
     return EagleConfig(
         layer=layer,
@@ -162,7 +166,7 @@ def _set(head: EagleHead, name: str, value: Tensor) -> None:
     setattr(head.get_submodule(module), leaf, nn.Parameter(value))
 
 
-class _Tensors:
+class HeadTensors:
     """A checkpoint's tensors under their canonical names."""
 
     def __init__(self, path: Path) -> None:
@@ -208,9 +212,8 @@ class _Tensors:
         file, stored = self.places[name]
         return file.read(stored)
 
-    def target_ids(self, config: EagleConfig) -> Int[Tensor, " draft_vocab"]:
-        """The vocabulary map as indices, both stored forms checked against each other."""
-        size, vocab = config.draft_vocab_size, config.layer.vocab_size
+    def target_ids(self, size: int, vocab: int) -> Int[Tensor, " draft_vocab"]:
+        """The map of a draft vocabulary of `size` as indices, both stored forms checked against each other."""
         ids = torch.arange(size)
         if DRAFT_TO_TARGET in self.places:
             ids = ids + self.read(DRAFT_TO_TARGET).to(torch.int64)

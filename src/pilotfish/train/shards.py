@@ -110,7 +110,7 @@ class ShardReader:
         return self._file.read("prompt_hash")
 
     @cached_property
-    def _small(self) -> Mapping[str, list[float]]:
+    def _small(self) -> Mapping[str, list[int] | list[float]]:
         return {name: self._file.read(name).tolist() for name in ("starts", "number", "temperature")}
 
     def bounds(self, place: int) -> tuple[int, int]:
@@ -122,7 +122,7 @@ class ShardReader:
         return int(self._small["number"][place])
 
     def temperature(self, place: int) -> float:
-        return self._small["temperature"][place]
+        return float(self._small["temperature"][place])
 
     def hidden(self, boundary: int, place: int) -> Float16[Tensor, "row hidden"]:
         """One conversation's states at a stored boundary; only they are read from the disk."""

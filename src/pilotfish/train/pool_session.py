@@ -1,0 +1,101 @@
+"""From a data set to a back-off table in a directory that the engine loads, with what it gives on held-out text.
+
+Owns the order. Counting is `pool.py`'s.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pilotfish.drafters.backoff import TABLE_FILE
+from pilotfish.drafters.shipped import write_description
+from pilotfish.errors import DataSetError
+from pilotfish.models.files import resolve
+from pilotfish.train.dataset import DataSet, Split
+from pilotfish.train.disk import write_whole
+from pilotfish.train.pool import Text, build_table, save_table, table_tokens_per_round
+
+MOST_HELD_OUT = 400
+"""Held-out conversations measured."""
+
+
+def make_pool(
+    model: str,
+    directory: Path,
+    output: Path,
+    *,
+    orders: Sequence[int],
+    max_bytes: int,
+    min_count: int,
+    depths: int,
+    origin: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Builds, writes and measures a table.
+
+    Args:
+        model: the target, by path or name.
+        directory: of its data set.
+        output: directory to write.
+        orders, max_bytes, min_count: see `build_table`.
+        depths: draft lengths to measure.
+        origin: command, commit, versions and hardware, for the record.
+
+    Returns:
+        what is written to `training.json`: entries, size, tokens per round on held-out text.
+
+    Raises:
+        DataSetError: the data is another model's, damaged or empty; or the disk is full.
+        InvalidInputError: an option is out of range.
+    """
+    files = resolve(model)
+    data = DataSet(directory, fingerprint=files.fingerprint)
+    table = build_table(_texts(data, "train"), orders=orders, max_bytes=max_bytes, min_count=min_count)
+    held_out = _texts(data, "held_out")[:MOST_HELD_OUT]
+    if not held_out:
+        raise DataSetError(f"{directory} has no held-out conversation to measure on: make more data")
+    save_table(table, output, fingerprint=files.fingerprint, vocab_size=files.config.vocab_size)
+    rounds = table_tokens_per_round(table, held_out, depths)
+    result = {
+        "entries": {str(length): len(keys) for length, (keys, _, _) in table.orders.items()},
+        "file_bytes": (output / TABLE_FILE).stat().st_size,
+        "tokens_per_round": rounds,
+        "held_out_conversations": len(held_out),
+        "data_directory": str(directory),
+        "answer_tokens": data.manifest.totals.answer_tokens,
+        "target": files.fingerprint,
+        "origin": dict(origin),
+    }
+    write_whole(output / "training.json", json.dumps(result, indent=2).encode() + b"\n")
+    write_whole(output / "README.md", _card(result, files.name).encode())
+    write_description(output, files.fingerprint, "table")
+    return result
+
+
+def _texts(data: DataSet, split: Split) -> list[Text]:
+    conversations = (data.read(place) for place in data.places(split) if place.answer_tokens)
+    return [(each.tokens.numpy(), each.loss_mask.numpy()) for each in conversations]
+
+
+def _card(result: Mapping[str, Any], model: str) -> str:
+    rounds = "\n".join(f"| {k} | {value:.3f} |" for k, value in enumerate(result["tokens_per_round"], 1))
+    return f"""# Back-off table for {Path(model).name}
+
+What the target most often says after each few tokens of its own text, made by `pilotfish train pool`. It changes how
+fast answers come, never what they are. `LLM(..., speculative_config={{"method": "table", "model": "THIS DIRECTORY"}})`
+
+| | |
+|---|---|
+| target checksum | `{result["target"][:16]}` |
+| data | `{Path(result["data_directory"]).name}`, {result["answer_tokens"]:,} answer tokens |
+| command | `{result["origin"].get("command", "unknown")}` |
+| commit | `{result["origin"].get("commit", "unknown")}` |
+| entries by context length | `{json.dumps(result["entries"])}` |
+| size | {result["file_bytes"] / 1e6:.1f} MB |
+
+Tokens per round on {result["held_out_conversations"]} held-out conversations:
+
+| draft length | tokens per round |
+|---|---|
+{rounds}
+"""
