@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pages import put_into
+
 from pilotfish.bench.expected import TOLERANCE
 from pilotfish.bench.plots import bars, lines, standalone
 from pilotfish.bench.tune import Candidate
@@ -30,7 +32,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "auto": {"method": "auto"},
 }
 HEADINGS = ("drafter", "T", "category", "E", "k", "c k", "v k", "o", "expected", "measured", "off by")
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 class Line(NamedTuple):
@@ -210,16 +211,6 @@ def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
     return [f"| {' | '.join(row)} |" for row in (headings, rule, *rows)]
 
 
-def put_into(page: Path, text: str) -> None:
-    """Replaces what stands between the marks of a page."""
-    whole = page.read_text(encoding="utf-8")
-    before, begin, rest = whole.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{page} has no {BEGIN} and {END}: expected the place for the tables between them")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
-
-
 def render(arguments: argparse.Namespace) -> int:
     by_name = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in arguments.reports}
     order = [name for name in CONFIGS if name in by_name]
@@ -228,7 +219,7 @@ def render(arguments: argparse.Namespace) -> int:
     text = tables(reports, found)
     print(text)
     if arguments.docs is not None:
-        put_into(arguments.docs, text)
+        put_into(arguments.docs, "figures", text)
     if arguments.plots is not None:
         write_plots(arguments.plots, reports, found)
     off = [line for line in found if line.category == "overall" and abs(line.expected["error"]) > TOLERANCE]

@@ -1,7 +1,7 @@
 """Early exit, honestly: for every exit layer of a model the acceptance, the cost and the speed to expect of them.
 
     python benchmarks/exit_layers.py QUESTIONS.jsonl [--limit 1] [--max-tokens 128] [--weights bfloat16]
-        [--confirm LAYER:K ...] [--json figures.json]
+        [--confirm LAYER:K ...] [--json figures.json] [--docs docs/choosing.md]
 
 Acceptance does not depend on the machine. The first layers drafted from a true prefix run what the target runs itself,
 so one pass per answer, layer by layer with norm and LM head after each, says for every place and exit layer whether the
@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pages import put_into
+
 from pilotfish.bench.measure import run_request
 from pilotfish.bench.provenance import provenance
 from pilotfish.bench.questions import load_questions, select
@@ -36,6 +38,7 @@ MODEL = "smollm2-135m-instruct"
 LENGTHS = (1, 2, 3, 4, 6)
 CONTEXT = 256
 REPEATS = 7
+HEADINGS = "| exit layer | tokens that agree | best k | tokens per round | c | c k | verification | expected speed |"
 Agreement = list[list[bool]]
 """For each exit layer from 1, for each token of an answer after the first, whether the layer's choice is that token."""
 
@@ -161,6 +164,14 @@ def best_line(layer: int, answers: Sequence[Agreement], costs: Costs, step: floa
     return max(lines, key=lambda line: line.speedup)
 
 
+def row_of(line: Line) -> str:
+    return (
+        f"| {line.layer} | {line.agreement:.1%} | {line.draft_len} | {line.tokens_per_round:.2f} | "
+        f"{line.draft_cost:.3f} | {line.draft_cost * line.draft_len:.3f} | {line.verify_cost:.3f} | "
+        f"{line.speedup:.2f}x |"
+    )
+
+
 def confirm(llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams, layer: int, draft_len: int) -> float:
     """Measured decode speed of the engine over plain decoding, by turns."""
     config = {"method": "early_exit", "exit_layer": layer, "num_speculative_tokens": draft_len}
@@ -187,6 +198,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--confirm", action="append", default=[], metavar="LAYER:K", help="run the engine; repeatable")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--docs", type=Path, help="page to put the table into")
     options = parser.parse_args()
     llm = LLM(MODEL, speculative_config=None, executor="native", weights=options.weights, threads=options.threads)
     target = llm.engine.target
@@ -206,14 +218,7 @@ def main() -> int:
     totals = Totals.of(plain_runs)
     step = totals.decode_seconds / totals.decode_tokens
     lines = [best_line(layer, answers, costs, step) for layer in range(1, target.config.num_layers)]
-    print("| exit layer | tokens that agree | best k | tokens per round | c | c k | verification | expected speed |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for line in lines:
-        print(
-            f"| {line.layer} | {line.agreement:.1%} | {line.draft_len} | {line.tokens_per_round:.2f} | "
-            f"{line.draft_cost:.3f} | {line.draft_cost * line.draft_len:.3f} | {line.verify_cost:.3f} | "
-            f"{line.speedup:.2f}x |"
-        )
+    parts = [HEADINGS, "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", *map(row_of, lines)]
     confirmed = []
     for text in options.confirm:
         layer, draft_len = map(int, text.split(":"))
@@ -223,7 +228,18 @@ def main() -> int:
         expected = Line(layer, 0.0, draft_len, per_round, costs.draft[layer] / step, verify).speedup
         measured = confirm(llm, prompts, params, layer, draft_len)
         confirmed.append({"layer": layer, "draft_len": draft_len, "expected": expected, "measured": measured})
-        print(f"\nLayer {layer}, k = {draft_len} in the engine: expected {expected:.2f}x, measured {measured:.2f}x")
+        parts.append(
+            f"\nLayer {layer}, k = {draft_len} in the engine: expected {expected:.2f}x, measured {measured:.2f}x."
+        )
+    facts = provenance(options.seed)
+    parts.append(
+        f"\n{len(answers)} answers, {totals.decode_tokens} tokens after the first, temperature "
+        f"{options.temperature:g}, weights in {options.weights}; commit {facts['commit']}, "
+        f"{facts['hardware']['processor']}, {facts['date']}."
+    )
+    print("\n".join(parts))
+    if options.docs is not None:
+        put_into(options.docs, "exit layers", "\n".join(parts))
     if options.json is not None:
         figures = {
             "lines": [{**line._asdict(), "speedup": line.speedup} for line in lines],
@@ -231,7 +247,7 @@ def main() -> int:
             "answers": len(answers),
             "tokens": totals.decode_tokens,
             "step_seconds": step,
-            **provenance(options.seed),
+            **facts,
         }
         options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0

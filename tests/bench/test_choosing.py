@@ -22,6 +22,7 @@ def choosing(tmp_path, monkeypatch, capsys):
     """Runs the script; gives exit code and what it printed."""
 
     def run(*arguments, **constants):
+        monkeypatch.syspath_prepend(SCRIPT.parent)
         script = runpy.run_path(str(SCRIPT))
         main = script["main"]
         main.__globals__.update(constants)

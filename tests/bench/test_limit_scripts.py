@@ -16,7 +16,9 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def exit_layers():
-    return runpy.run_path(str(SCRIPTS / "exit_layers.py"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)
+        return runpy.run_path(str(SCRIPTS / "exit_layers.py"))
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +72,12 @@ def test_agreement_of_a_layer_gives_the_rounds_of_the_engine(exit_layers, llm, t
         assert completion.metrics.accepted_tokens > 0
 
 
-def test_exit_layer_table_has_every_layer_and_confirms_on_the_engine(exit_layers, run):
-    code, out, figures = run(exit_layers, "--max-tokens", 8, "--confirm", "1:2", CONTEXT=16, REPEATS=1, LENGTHS=(1, 2))
+def test_exit_layer_table_has_every_layer_and_confirms_on_the_engine(exit_layers, run, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- exit layers: begin --><!-- exit layers: end -->\n")
+    code, out, figures = run(
+        exit_layers, "--docs", page, "--max-tokens", 8, "--confirm", "1:2", CONTEXT=16, REPEATS=1, LENGTHS=(1, 2)
+    )
     assert code == 0
     assert [line["layer"] for line in figures["lines"]] == [1]
     (line,) = figures["lines"]
@@ -80,6 +86,7 @@ def test_exit_layer_table_has_every_layer_and_confirms_on_the_engine(exit_layers
     assert line["draft_cost"] > 0
     assert figures["confirmed"][0]["measured"] > 0
     assert "Layer 1, k = 2 in the engine: expected" in out
+    assert out.strip() in page.read_text()
 
 
 def test_turn_of_a_text_is_followed_when_drafts_stay_long(policy_limits):

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from pilotfish.bench.oracle import Hindsight, Watch, _soonest, agreeing, oracle_figures
-from pilotfish.engine.config import SpeculativeConfig
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import Draft
 
@@ -80,7 +79,7 @@ def test_watched_drafter_agrees_as_often_as_one_in_use(llm, temperature):
     used = {"method": "suffix", "num_speculative_tokens": 3}
     (output,) = llm.with_speculation(used).generate(prompt, params)
     completion = output.outputs[0]
-    watch = Watch(llm, SpeculativeConfig.from_mapping(used))
+    watch = Watch(llm, used)
     for _ in range(2):  # and again, with an engine that has served
         reach = watch.answer(prompt, params, len(completion.token_ids)).reach["suffix"]
         place, accepted = 0, 0

@@ -10,18 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from pilotfish.bench.expected import pass_seconds
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.engine.config import SpeculativeConfig
-from pilotfish.engine.draft_policy import LONGEST
+from pilotfish.engine.draft_policy import LONGEST, DraftPolicy
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.llm import LLM
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
 
 Clock = Callable[[], float]
+Config: TypeAlias = SpeculativeConfig | Mapping[str, Any] | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +60,16 @@ class Watch:
 
     Args:
         llm: the loaded target.
-        config: whose drafters to ask; of a single drafter it is that one.
+        config: whose drafters to ask, at any length.
     """
 
-    def __init__(self, llm: LLM, config: SpeculativeConfig, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, llm: LLM, config: Config, clock: Clock = time.perf_counter) -> None:
+        drafter = llm.with_speculation(config).engine.drafter
+        assert drafter is not None, "there is something to watch"
         members: dict[str, Drafter] = {}
-        for place, member in enumerate(config.drafters or (config,)):
-            drafter = llm.with_speculation(replace(member, num_speculative_tokens=LONGEST)).engine.drafter
-            assert drafter is not None, "a number above 0 has a drafter"
-            name = str(member.method)
-            members[name if name not in members else f"{name} {place}"] = drafter
+        for member in drafter.drafters if isinstance(drafter, DraftPolicy) else (drafter,):
+            name = type(member).__name__.removesuffix("Drafter").lower()
+            members[name if name not in members else f"{name} {len(members)}"] = member
         self._watcher = _Watcher(members, clock)
         # Without end-of-sequence ids: the answer's length is given, its last token may be one of them.
         self._engine = Engine(

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from pilotfish.bench.expected import expected_speed
 from pilotfish.bench.measure import Run, run_request
-from pilotfish.bench.oracle import Hindsight, Watch, oracle_figures
+from pilotfish.bench.oracle import Config, Hindsight, Watch, oracle_figures
 from pilotfish.bench.partial import Key, PartialResults
 from pilotfish.bench.questions import Question, by_turns_of_categories
 from pilotfish.bench.step import StepReport, measure_step
@@ -25,7 +25,6 @@ from pilotfish.errors import InvalidInputError, SpeculativeConfigError
 from pilotfish.models.tokenizer import Tokenizer
 from pilotfish.sampling.params import SamplingParams
 
-Config: TypeAlias = SpeculativeConfig | Mapping[str, Any] | str
 Side: TypeAlias = Literal["plain", "speculative"]
 SIDES: tuple[Side, Side] = ("plain", "speculative")
 HINDSIGHT = "hindsight"
@@ -306,9 +305,7 @@ class _Session:
         known = self.results.get(key)
         if not isinstance(known, Hindsight):
             if self._watch is None or self.settings.cold:
-                config = SpeculativeConfig.parse(self.config)
-                assert config is not None, "there is something to compare plain decoding with"
-                self._watch = Watch(self.llm, config)
+                self._watch = Watch(self.llm, self.config)
             known = self._watch.answer(prompt, params, length)
             self.results.add(key, known)
         return known

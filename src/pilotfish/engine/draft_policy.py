@@ -92,6 +92,11 @@ class DraftPolicy(Drafter):
         self.nodes_per_depth = sum(drafter.nodes_per_depth for drafter in drafters)
         self.top_successors = max(drafter.top_successors for drafter in drafters)
 
+    @property
+    def drafters(self) -> tuple[Drafter, ...]:
+        """What it chooses from."""
+        return tuple(member.drafter for member in self._members)
+
     def begin(self, request: int, capacity: int) -> None:
         with ExitStack() as begun:  # a member without room for the request must not leave it with the others
             for member in self._members:
