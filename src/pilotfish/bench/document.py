@@ -57,6 +57,6 @@ def html_facts(report: Mapping[str, Any]) -> str:
     return f"<h2>Where the figures come from</h2><dl>{pairs}</dl>"
 
 
-def number(value: float | None, form: str, *, scale: float = 1.0) -> str:
+def number(value: float | int | None, form: str, *, scale: float = 1.0) -> str:
     """A figure times `scale`, or a dash where there is none."""
     return "-" if value is None else format(value * scale, form)

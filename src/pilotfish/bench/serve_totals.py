@@ -3,6 +3,7 @@
 Owns every formula of the report. Knows no protocol and no output format.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -72,8 +73,8 @@ class ServeTotals:
             requests=len(whole),
             failed=len(everything) - len(whole),
             tokens=sum(one.tokens for one in whole),
-            seconds=sum(run.seconds for run in runs),
-            client_seconds=sum(run.client_seconds for run in runs),
+            seconds=math.fsum(run.seconds for run in runs),
+            client_seconds=math.fsum(run.client_seconds for run in runs),
             first_seconds=tuple(one.deliveries[0][0] - one.due for one in whole if one.deliveries),
             token_seconds=tuple(seconds / count for seconds, count in gaps for _ in range(count)),
             gap_seconds=tuple(seconds for seconds, _ in gaps),
@@ -130,7 +131,7 @@ def delivery_gaps(served: Served) -> list[tuple[float, int]]:
     return [(later - earlier, max(count, 1)) for (earlier, _), (later, count) in pairwise(times)]
 
 
-def percentile(values: Sequence[float], share: float) -> float:
+def percentile(values: Sequence[float], share: float | int) -> float:
     """The value that `share` of the values do not exceed; between two of them, on the straight line.
 
     Raises:
@@ -153,7 +154,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float | None]:
     return {**found, "mean": ratio(sum(values), len(values))}
 
 
-def ratio(value: float, unit: float) -> float | None:
+def ratio(value: float | int, unit: float | int) -> float | None:
     """One over the other, where there is something to divide by."""
     return value / unit if unit > 0 else None
 

@@ -9,29 +9,26 @@ import typer
 from pilotfish.cli import options
 from pilotfish.errors import InvalidInputError, SpeculativeConfigError
 
-_LOCAL = (
-    "speculative_config",
-    "draft_model",
-    "verification",
-    "executor",
-    "weights",
-    "threads",
-    "recalibrate",
-)
-"""Flags of a model that is loaded here; a server has its own."""
-
 Answer: TypeAlias = Callable[[Sequence[dict[str, str]]], tuple[str, str]]
 """Prints the next answer of a conversation; gives it, and its figures in words."""
 
 
 def chat(
-    context: typer.Context,
     url: Annotated[
         str | None,
         typer.Option("--url", help="Talk to this server, which speaks OpenAI's protocol, and load nothing here."),
     ] = None,
     api_key: options.ApiKey = None,
-    model: options.ModelName = options.DEMO_MODEL,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help=f"Directory, GGUF file, catalogue name or hub id, {options.DEMO_MODEL} by default; with --url what "
+            "the server calls it.",
+            rich_help_panel="Model",
+        ),
+    ] = None,
     temperature: options.Temperature = 0.7,
     top_k: options.TopK = 0,
     top_p: options.TopP = 0.9,
@@ -49,20 +46,24 @@ def chat(
 ) -> None:
     """Talk to the model. An empty line or end of input ends the conversation."""
 
-    def given(name: str) -> bool:
-        source = context.get_parameter_source(name)
-        return source is not None and source.name == "COMMANDLINE"
-
     answer: Answer
     if url is not None:
-        for name in _LOCAL:
-            if given(name):
-                raise InvalidInputError(f"--{name.replace('_', '-')} is the server's own business with --url: leave it")
+        own = {
+            "--speculative-config": speculative_config is not None,
+            "--draft-model": draft_model is not None,
+            "--verification": verification is not None,
+            "--executor": executor != "auto",
+            "--weights": weights != "auto",
+            "--threads": threads is not None,
+            "--recalibrate": recalibrate,
+        }
+        for flag in (flag for flag, given in own.items() if given):
+            raise InvalidInputError(f"{flag} is the server's own business with --url: leave it out")
         draft_len = _draft_len(method, num_speculative_tokens)
         from pilotfish.bench.http_client import ChatServer
         from pilotfish.cli.remote_chat import RemoteModel
 
-        server = ChatServer(url, model=model if given("model") else None, api_key=api_key)
+        server = ChatServer(url, model=model, api_key=api_key)
         # What says nothing is left out: other servers may not know the field.
         fields = {
             "top_k": top_k or None,
@@ -73,8 +74,6 @@ def chat(
         known = {name: value for name, value in fields.items() if value is not None}
         answer = RemoteModel(server, {"temperature": temperature, **known}, draft_len).answer
     else:
-        if given("api_key"):
-            raise InvalidInputError("--api-key is for a server: give its --url too")
         params = options.sampling_params(
             temperature=temperature,
             top_k=top_k,
@@ -93,7 +92,12 @@ def chat(
             verification=verification,
         )
         llm = options.load_llm(
-            model, config, executor=executor, weights=weights, threads=threads, recalibrate=recalibrate
+            model or options.DEMO_MODEL,
+            config,
+            executor=executor,
+            weights=weights,
+            threads=threads,
+            recalibrate=recalibrate,
         )
         from pilotfish.cli.terminal import print_stream, speed
 
