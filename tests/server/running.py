@@ -1,6 +1,7 @@
 """A server that tests can ask: in a thread of this process, or as the process a user would start."""
 
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -37,6 +38,11 @@ class Asking:
 
     address = ("127.0.0.1", 0)
 
+    @functools.cached_property
+    def _client(self):
+        # A connection of its own for each request: what one test leaves on it is not the next one's.
+        return httpx.Client(timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0))
+
     @property
     def url(self):
         return "http://{}:{}".format(*self.address)
@@ -54,11 +60,11 @@ class Asking:
         """A response with status, headers and parsed JSON; `body` is bytes, or becomes JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
-        return httpx.post(self.url + path, content=content, headers={**sent, **(headers or {})}, timeout=PATIENCE)
+        return self._client.post(self.url + path, content=content, headers={**sent, **(headers or {})})
 
     def get(self, path, *, headers=None, key=KEY):
         sent = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.get(self.url + path, headers={**sent, **(headers or {})}, timeout=PATIENCE)
+        return self._client.get(self.url + path, headers={**sent, **(headers or {})})
 
     def connect(self):
         return socket.create_connection(self.address, timeout=PATIENCE)
@@ -92,7 +98,7 @@ class Asking:
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
     def stats(self):
-        found = httpx.get(f"{self.url}/health", timeout=PATIENCE).json()
+        found = self.get("/health", key=None).json()
         return found["running"], found["waiting"]
 
     def require_idle(self):
@@ -118,6 +124,7 @@ class RunningServer(Asking):
         return self
 
     def __exit__(self, *exception):
+        self._client.close()
         self.server.should_exit = True
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
@@ -167,6 +174,7 @@ class ServerProcess(Asking):
         return self
 
     def __exit__(self, *exception):
+        self._client.close()
         if self.process.poll() is None:
             self.process.kill()
         self.wait()

@@ -80,6 +80,7 @@ class EventStream(Response):
             async for event in self._events:
                 async with asyncio.timeout(self._write_timeout):
                     await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+                await asyncio.sleep(0)  # neither events nor send need to wait; others, and a departure, get their turn
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await self._events.aclose()  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ The first SIGTERM or SIGINT drains: requests that were taken end, new ones and `
 at once.
 """
 
+import asyncio
 import signal
 import socket
 import threading
@@ -89,17 +90,34 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=_CLOSING,
+                proxy_headers=False,
             )
         )
         self._serving: Serving = app.state.serving
         self._service = service
         self._drain_timeout = settings.drain_timeout
         self._on_ready = on_ready
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.forced = False
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Lets responses be written, for a while, and hangs up on whoever does not read."""
+        assert self._loop is not None, "started before"
+        patience = self._loop.call_later(_CLOSING, self._hang_up)
+        await super().shutdown(sockets)
+        patience.cancel()
+        self._hang_up()
+        if self.server_state.tasks:  # told to stop at once: they notice that their clients are gone
+            await asyncio.wait(self.server_state.tasks, timeout=_CLOSING)
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, Connection), "all are of the class that the configuration names"
+            connection.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and says so."""
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         assert sockets, "run by `run_on`"
         host, port = sockets[0].getsockname()[:2]
@@ -107,10 +125,12 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came."""
-        if self._serving.draining:
-            self.forced = self.force_exit = self.should_exit = True
-        else:
+        if not self._serving.draining:
             self.drain()
+            return
+        self.forced = self.force_exit = self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hang_up)
 
     def drain(self) -> None:
         """Takes no more requests, and exits when the last one has ended; from any thread."""

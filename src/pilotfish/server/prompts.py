@@ -60,7 +60,12 @@ class PromptReader:
         if isinstance(given, str):
             return [given]
         if not given:
-            raise ApiError(400, "prompt is empty: expected text, token ids, or a list of these", param="prompt")
+            raise ApiError(
+                400,
+                "prompt is empty: expected text, token ids, or a list of these",
+                param="prompt",
+                code="invalid_value",
+            )
         if isinstance(given[0], int):
             return [given]
         if len(given) > self._max_prompts:

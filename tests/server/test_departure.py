@@ -1,0 +1,141 @@
+"""Clients that die, hang, or do not read: the others notice nothing, and no slot stays taken."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pilotfish import SamplingParams
+from tests.server.running import KEY, PATIENCE, eventually
+
+LONG = {"prompt": "The shark", "max_tokens": 1900, "ignore_eos": True, "n": 8, "seed": 4}
+"""Takes seconds where nobody cancels it."""
+ALL = LONG["n"] * LONG["max_tokens"]
+SHORT = {"prompt": "Numbers such as 7", "max_tokens": 30, "seed": 6}
+
+DELIVERED = "pilotfish:generation_tokens_total"
+
+
+@pytest.fixture(scope="module")
+def expected(alone):
+    (output,) = alone.generate(SHORT["prompt"], SamplingParams(max_tokens=30, seed=6))
+    return output.outputs[0].text
+
+
+@pytest.fixture
+def interrupted(server):
+    """Afterwards the engine is idle although it has not made all that it was asked for."""
+    before = server.metrics()[DELIVERED]
+    yield
+    server.require_idle()
+    assert server.metrics()[DELIVERED] - before < ALL
+
+
+def wait_for_running(server):
+    eventually(lambda: server.stats()[0] > 0, "a running request")
+
+
+def text_of(events):
+    return "".join(json.loads(event)["choices"][0]["text"] for event in events if event != "[DONE]")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_client_that_hangs_up_is_cancelled(server, interrupted, expected, stream):
+    with server.connect() as sock:
+        server.ask_raw(sock, {**LONG, "stream": stream})
+        wait_for_running(server)
+    assert text_of(server.events(SHORT)) == expected
+
+
+def test_client_killed_in_its_stream_is_cancelled(server, interrupted, expected):
+    script = (
+        "import socket, sys, time\n"
+        "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "s.sendall(sys.stdin.buffer.read())\n"
+        "s.recv(100); print('reading', flush=True); time.sleep(600)\n"
+    )
+    content = json.dumps({**LONG, "stream": True}).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+    )
+    command = [sys.executable, "-S", "-c", script, *map(str, server.address)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        client.stdin.write(head.encode() + content)
+        client.stdin.close()
+        assert client.stdout.readline() == b"reading\n"
+        client.kill()
+    assert text_of(server.events(SHORT)) == expected
+
+
+def test_waiting_request_of_a_client_that_left_leaves_the_queue(server, expected):
+    with contextlib.ExitStack() as clients:
+        for _ in range(9):  # 72 samples, more than may run at a time
+            server.ask_raw(clients.enter_context(server.connect()), LONG)
+        eventually(lambda: server.stats()[1] > 0, "a waiting request")
+    server.require_idle()
+    assert text_of(server.events(SHORT)) == expected
+
+
+def ended(sock):
+    """Whether the server has closed the connection."""
+    with contextlib.suppress(ConnectionResetError):
+        while sock.recv(1 << 16):
+            pass
+    return True
+
+
+def test_half_open_connections_are_closed_and_nobody_waits_for_them(server, expected):
+    with contextlib.ExitStack() as clients:
+        silent, half_head, half_body = (clients.enter_context(server.connect()) for _ in range(3))
+        half_head.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n")
+        half_body.sendall(
+            f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+            'content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"prompt": "x'.encode()
+        )
+        assert text_of(server.events(SHORT)) == expected
+        assert server.stats() == (0, 0)
+        assert half_body.recv(100).startswith(b"HTTP/1.1 408 ")
+        assert all(ended(one) for one in (silent, half_head, half_body))
+
+
+def test_half_a_request_on_a_kept_connection_is_closed_too(server):
+    with server.connect() as sock:
+        server.ask_raw(sock, SHORT)
+        assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
+        sock.sendall(b"GET /health HTTP/1.1\r\n")
+        assert ended(sock)
+
+
+def test_reader_that_reads_nothing_delays_nobody_and_is_given_up(server, expected):
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(PATIENCE)
+    with sock:
+        sock.connect(server.address)
+        # Reports and log probabilities make it more than the kernel buffers.
+        server.ask_raw(sock, {**LONG, "stream": True, "logprobs": 5, "speculative": {"report": True}})
+        wait_for_running(server)
+        assert text_of(server.events(SHORT)) == expected
+        server.require_idle()  # although nothing was read
+        received = bytearray()
+        with contextlib.suppress(ConnectionResetError):
+            while part := sock.recv(1 << 16):
+                received += part
+        assert received.startswith(b"HTTP/1.1 200 ")
+        assert b"[DONE]" not in received
+
+
+def test_slow_reader_gets_everything(server):
+    with server.connect() as sock:
+        server.ask_raw(sock, {**SHORT, "stream": True})
+        received = bytearray()
+        while b"[DONE]" not in received:
+            part = sock.recv(200)
+            assert part
+            received += part
+            time.sleep(0.005)
