@@ -6,7 +6,7 @@ way in which the conversations came about.
 A data set is a directory:
 
 - `manifest.json`, replaced as a whole after each shard (see `Manifest`): the format's version, the model's fingerprint,
-  layers and width, how its weights were stored, all settings with their checksum, the command and the versions, the
+  a probe of what it computes, its layers and width, how its weights were stored, all settings with their checksum, the command and the versions, the
   share held out, the stored boundaries, the shards in order, each with file name, sha256 and counts, and the sums of
   these counts. A shard counts once it is in there.
 - `shard-00000.safetensors` and so on, written under another name, synced and renamed; whole from the moment they exist.
@@ -52,7 +52,7 @@ from torch import Tensor
 
 from pilotfish.errors import DataSetError
 from pilotfish.models.base import Executor
-from pilotfish.train.hidden import compute_states
+from pilotfish.train.hidden import compute_states, probe, same_probe
 from pilotfish.train.manifest import Manifest, read_manifest
 from pilotfish.train.shards import ShardReader
 
@@ -117,6 +117,11 @@ class DataSet:
                 f"{self.directory} was made by {self.manifest.model.name} with checksum "
                 f"{self.manifest.model.fingerprint[:16]}, and this target's is {fingerprint[:16]}: a drafter learns "
                 "from its own target's text; make data with it, or name the model that made these"
+            )
+        if executor is not None and not same_probe(self.manifest.model.probe, probe(executor)):
+            raise DataSetError(
+                f"{self.directory} was made by {self.manifest.model.name}, and the target given computes something else: "
+                "its weights differ; name the model that made the data"
             )
         self._executor = executor
         self._verify = verify

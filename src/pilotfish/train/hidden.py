@@ -16,6 +16,9 @@ from pilotfish.terms import EMPTY_DRAFT, Draft
 ROWS = 256
 """Rows of a pass that computes states again."""
 LARGEST = 65504.0
+PROBE_TOKENS, PROBE_VALUES = 16, 8
+PROBE_TOLERANCE = 0.02
+"""Of the largest value: what other machines' order of summation may change, and far less than other weights would."""
 
 
 def as_half(states: Float[Tensor, "row hidden"]) -> Float16[Tensor, "row hidden"]:
@@ -91,6 +94,23 @@ class _Recording:
     def states(self, stop: int) -> dict[int, Float16[Tensor, "row hidden"]]:
         assert self._end == stop, "the last round was observed"
         return {boundary: rows[self.first : stop].clone() for boundary, rows in self._rows.items()}
+
+
+def probe(executor: Executor) -> tuple[float, ...]:
+    """A few values of the last hidden state of a fixed text: a checksum of what a model computes.
+
+    Names and sizes of files can be those of another model; this can not.
+    """
+    config = executor.config
+    tokens = [(7 * place + 3) % config.vocab_size for place in range(PROBE_TOKENS + 1)]
+    last = len(config.layers)
+    return tuple(compute_states(executor, tokens, (last,))[last][-1, :PROBE_VALUES].tolist())
+
+
+def same_probe(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Whether two probes are of the same model."""
+    most = PROBE_TOLERANCE * max(map(abs, ours))
+    return len(ours) == len(theirs) and all(abs(a - b) <= most for a, b in zip(ours, theirs, strict=True))
 
 
 @torch.inference_mode()

@@ -12,6 +12,7 @@ from typing import Any
 from pilotfish.errors import DataSetError
 from pilotfish.models.loading import Model
 from pilotfish.train.disk import write_whole
+from pilotfish.train.hidden import probe, same_probe
 from pilotfish.train.settings import DataSettings
 
 FORMAT = 1
@@ -24,7 +25,8 @@ class ModelFacts:
 
     Attributes:
         name: as the caller said it.
-        fingerprint: of its weights.
+        fingerprint: of its files.
+        probe: of what it computes, see `hidden.probe`.
         weights: how the executor stores matrices.
         exact: the executor's rows do not depend on what else is in a pass; then the data can be made again anywhere.
         layers, hidden_size, vocab_size: its shape.
@@ -32,6 +34,7 @@ class ModelFacts:
 
     name: str
     fingerprint: str
+    probe: tuple[float, ...]
     weights: str
     exact: bool
     layers: int
@@ -45,6 +48,7 @@ class ModelFacts:
         return cls(
             name=model.files.name,
             fingerprint=model.files.fingerprint,
+            probe=probe(model.executor),
             weights=weights,
             exact=model.executor.exact,
             layers=len(config.layers),
@@ -155,6 +159,11 @@ class Manifest:
                     f"{directory} was begun with {self.model.name}, whose {name} is {theirs}; {model.name}'s is "
                     f"{ours}: go on with the same model, or begin another directory"
                 )
+        if not same_probe(self.model.probe, model.probe):
+            raise DataSetError(
+                f"{directory} was begun with {self.model.name}, which computes something else than {model.name} does: "
+                "the weights differ; go on with the same model, or begin another directory"
+            )
         difference = self.settings.difference(settings)
         if difference is not None:
             raise DataSetError(
@@ -183,7 +192,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise DataSetError(f"{path}: format {found!r}, expected {FORMAT}: use the version of pilotfish that wrote it")
     try:
         return Manifest(
-            ModelFacts(**values["model"]),
+            ModelFacts(**{**values["model"], "probe": tuple(values["model"]["probe"])}),
             DataSettings.from_dict(values["settings"]),
             values["origin"],
             tuple(_shards(values["shards"])),
