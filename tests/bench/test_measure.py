@@ -5,6 +5,7 @@ import pytest
 
 from pilotfish.bench.measure import Run, run_request
 from pilotfish.drafters.base import Drafter
+from pilotfish.engine.engine import Engine
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import ROOT, Draft
 
@@ -52,6 +53,20 @@ def test_clock_is_read_around_every_pass_and_draft(llm, prompt):
     assert run.rounds - 2 < run.draft_seconds <= 2 * run.rounds
 
 
+def test_policy_is_timed_without_the_drafters_it_chooses_from(llm, prompt):
+    """A clock that ticks once per reading: around the policy, around each member, and twice within the policy."""
+    policy = llm.with_speculation({"method": "auto", "drafters": ["ngram", "suffix"]})
+    ticks = count()
+    policy.engine.drafter._clock = lambda: 0.0
+    run = run_request(policy, prompt, PARAMS, clock=lambda: float(next(ticks)))
+    rounds = run.rounds - 1
+    # In a round: propose is 1 tick and 2 for each member, observe the same; of these 1 for each member is its own.
+    assert run.draft_seconds == pytest.approx(10 * rounds, abs=10)
+    assert run.policy_seconds == pytest.approx(6 * rounds, abs=6)
+    assert "propose" not in vars(policy.engine.drafter.drafters[0]), "nothing stays wrapped"
+    assert run_request(llm.with_speculation(NGRAM), prompt, PARAMS).policy_seconds == 0.0
+
+
 class _RunsTheTarget(Drafter):
     """Drafts a tree of three nodes, and runs a layer of the target for it, as an early exit does."""
 
@@ -76,8 +91,9 @@ class _RunsTheTarget(Drafter):
 
 def test_passes_within_the_drafter_are_drafting_and_depths_are_of_trees(llm, prompt, monkeypatch):
     own = llm.with_speculation(None)
-    monkeypatch.setattr(own.engine, "_drafter", _RunsTheTarget(own.engine.target))
-    monkeypatch.setattr(own.engine, "_draft_len", 2)
+    target, tokenizer = own.engine.target, own.tokenizer
+    drafting = Engine(target, tokenizer.decode, tokenizer.vocab_size, drafter=_RunsTheTarget(target), draft_len=2)
+    monkeypatch.setattr(own, "engine", drafting)
     calls = []
     forward = type(own.engine.target).forward
 

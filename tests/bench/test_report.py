@@ -88,6 +88,14 @@ def test_header_says_what_drafters_could_have_learned(report):
         assert "A fresh engine and drafter for every request" in render(cold)
 
 
+def test_cost_of_the_policy_is_printed_where_there_is_one(report):
+    assert "length policy" not in markdown(report)
+    report["temperatures"][0]["overall"]["speculative"]["policy_seconds"] = 0.013
+    sentence = "The length policy itself takes 1.00% of the decoding time, 3250 microseconds a round."
+    assert sentence in markdown(report)
+    assert sentence in html(report)
+
+
 def test_page_without_drafts_or_roofline_has_no_empty_plots(report):
     for figures in (report["temperatures"][0]["overall"], *report["temperatures"][0]["categories"].values()):
         figures["acceptance_by_position"] = []

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pilotfish.engine.draft_policy import DraftPolicy
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.llm import LLM
 from pilotfish.sampling.params import SamplingParams
@@ -36,6 +37,7 @@ class Run:
         drafted_per_position: rounds whose draft reached that depth.
         draft_sizes: for each number of drafted tokens the rounds after the first delivery that verified so many.
         draft_seconds: in the drafter, after the first delivery.
+        policy_seconds: of these in the length policy itself, not in the drafters it chooses from.
         verify_seconds: in the target's forward passes, after the first delivery. A device that only queues its work
             lets us wait for it elsewhere; there this is the time to queue it.
         earlier_requests: how many the same engine had answered before; 0 where nothing was learned yet.
@@ -54,6 +56,7 @@ class Run:
     draft_sizes: dict[int, int]
     draft_seconds: float
     verify_seconds: float
+    policy_seconds: float = 0.0
     earlier_requests: int = 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,6 +116,7 @@ def run_request(llm: LLM, prompt: Sequence[int], params: SamplingParams, *, cloc
         draft_sizes=sizes,
         draft_seconds=watch.draft_seconds,
         verify_seconds=watch.verify_seconds,
+        policy_seconds=watch.policy_seconds,
     )
 
 
@@ -127,6 +131,7 @@ class _Stopwatch:
     clock: Clock
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    member_seconds: float | None = None
     sizes: Counter[int] = field(default_factory=Counter)
     depths: list[int] = field(default_factory=list)
     _drafting: bool = False
@@ -138,11 +143,22 @@ class _Stopwatch:
             if engine.drafter is not None:
                 stack.enter_context(_replaced(engine.drafter, "propose", self._proposing))
                 stack.enter_context(_replaced(engine.drafter, "observe", self._drafting_in))
+            if isinstance(engine.drafter, DraftPolicy):
+                self.member_seconds = 0.0
+                for member in engine.drafter.drafters:
+                    stack.enter_context(_replaced(member, "propose", self._within))
+                    stack.enter_context(_replaced(member, "observe", self._within))
             yield
+
+    @property
+    def policy_seconds(self) -> float:
+        """In the drafter, if that is a policy, and not in the drafters it chooses from."""
+        return 0.0 if self.member_seconds is None else self.draft_seconds - self.member_seconds
 
     def reset(self) -> None:
         """Forgets times and sizes; depths are of the whole request, as the engine's own counts are."""
         self.draft_seconds = self.verify_seconds = 0.0
+        self.member_seconds = None if self.member_seconds is None else 0.0
         self.sizes.clear()
 
     def _verifying(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,6 +181,17 @@ class _Stopwatch:
             finally:
                 self.draft_seconds += self.clock() - started
                 self._drafting = False
+
+        return timed
+
+    def _within(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **options: Any) -> Any:
+            started = self.clock()
+            try:
+                return method(*args, **options)
+            finally:
+                assert self.member_seconds is not None, "only a policy's members are timed so"
+                self.member_seconds += self.clock() - started
 
         return timed
 

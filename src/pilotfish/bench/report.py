@@ -68,6 +68,17 @@ def expected_line(figures: Mapping[str, Any]) -> str:
     )
 
 
+def policy_line(figures: Mapping[str, Any]) -> str:
+    """One sentence: what the length policy itself costs; empty where there is none."""
+    totals = figures["speculative"]
+    if not totals["policy_seconds"] or not totals["decode_rounds"]:
+        return ""
+    return (
+        f"The length policy itself takes {totals['policy_seconds'] / totals['decode_seconds']:.2%} of the decoding "
+        f"time, {totals['policy_seconds'] / totals['decode_rounds'] * 1e6:.0f} microseconds a round"
+    )
+
+
 def table_rows(temperature: Mapping[str, Any]) -> Iterator[list[str]]:
     """The table of one temperature, `HEADINGS` left out: the categories, then all of them together."""
     for category, figures in temperature["categories"].items():
@@ -136,8 +147,8 @@ def engines_line(report: Mapping[str, Any]) -> str:
 
 
 def _summary(figures: Mapping[str, Any]) -> str:
-    expected = expected_line(figures)
-    return f"{summary_line(figures)}." + (f" {expected}." if expected else "")
+    sentences = (summary_line(figures), expected_line(figures), policy_line(figures))
+    return " ".join(f"{sentence}." for sentence in sentences if sentence)
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> list[str]:

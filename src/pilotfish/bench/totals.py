@@ -23,7 +23,7 @@ class Totals:
         decode_tokens, decode_seconds: after each run's first delivery.
         first_seconds: sum of the times to the first delivery.
         rounds: target forwards that delivered tokens; `decode_rounds` those after each run's first.
-        draft_seconds, verify_seconds: parts of `decode_seconds`.
+        draft_seconds, verify_seconds: parts of `decode_seconds`; `policy_seconds` is a part of the former.
         draft_sizes: for each number of drafted tokens, the decode rounds that verified so many.
     """
 
@@ -41,6 +41,7 @@ class Totals:
     draft_sizes: dict[int, int]
     draft_seconds: float
     verify_seconds: float
+    policy_seconds: float
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> "Totals":
@@ -62,6 +63,7 @@ class Totals:
             draft_sizes={size: sizes[size] for size in sorted(sizes) if sizes[size]},
             draft_seconds=sum(run.draft_seconds for run in runs),
             verify_seconds=sum(run.verify_seconds for run in runs),
+            policy_seconds=sum(run.policy_seconds for run in runs),
         )
 
     @property
@@ -121,6 +123,7 @@ class Totals:
             "acceptance_by_position": list(self.acceptance_by_position),
             "draft_sizes": {str(size): count for size, count in self.draft_sizes.items()},
             "draft_seconds": self.draft_seconds,
+            "policy_seconds": self.policy_seconds,
             "verify_seconds": self.verify_seconds,
             "rest_seconds": self.rest_seconds,
         }

@@ -128,8 +128,9 @@ def speed(
         for each in report["temperatures"]:
             title = f"temperature {each['temperature']:g}: {reports.summary_line(each['overall'])}"
             print_table(title, reports.HEADINGS, list(reports.table_rows(each)))
-            if expected := reports.expected_line(each["overall"]):
-                print(f"{expected}.")
+            for sentence in (reports.expected_line(each["overall"]), reports.policy_line(each["overall"])):
+                if sentence:
+                    print(f"{sentence}.")
         print(reports.engines_line(report))
     sys.exit(1 if result.exact and not result.identical else 0)
 
