@@ -6,9 +6,9 @@ way in which the conversations came about.
 A data set is a directory:
 
 - `manifest.json`, replaced as a whole after each shard (see `Manifest`): the format's version, the model's fingerprint,
-  a probe of what it computes, its layers and width, how its weights were stored, all settings with their checksum, the command and the versions, the
-  share held out, the stored boundaries, the shards in order, each with file name, sha256 and counts, and the sums of
-  these counts. A shard counts once it is in there.
+  a probe of what it computes, its layers and width, how its weights were stored, all settings with their checksum, the
+  command and the versions, the share held out, the stored boundaries, the shards in order, each with file name, sha256
+  and counts, and the sums of these counts. A shard counts once it is in there.
 - `shard-00000.safetensors` and so on, written under another name, synced and renamed; whole from the moment they exist.
 - `runs.jsonl`: for each run of the generator where, when and how fast; not part of the data.
 - `lock`: held by a generator at work.
@@ -120,8 +120,8 @@ class DataSet:
             )
         if executor is not None and not same_probe(self.manifest.model.probe, probe(executor)):
             raise DataSetError(
-                f"{self.directory} was made by {self.manifest.model.name}, and the target given computes something else: "
-                "its weights differ; name the model that made the data"
+                f"{self.directory} was made by {self.manifest.model.name}, and the target given computes something "
+                "else: its weights differ; name the model that made the data"
             )
         self._executor = executor
         self._verify = verify
