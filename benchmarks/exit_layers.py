@@ -147,20 +147,27 @@ def measure_costs(target: Executor) -> Costs:
     )
 
 
-def best_line(layer: int, answers: Sequence[Agreement], costs: Costs, step: float) -> Line:
-    """The draft length with the highest expected speed at one exit layer.
+def expected_line(layer: int, draft_len: int, answers: Sequence[Agreement], costs: Costs, step: float) -> Line:
+    """What the formula of docs/choosing.md says of an exit layer and a draft length.
 
     Args:
         step: seconds of a plain step with everything around its pass.
     """
     agrees = [answer[layer - 1] for answer in answers]
-    shared = sum(map(sum, agrees)) / sum(map(len, agrees))
-    lines = []
-    for draft_len in LENGTHS:
-        counts = [rounds_of(each, draft_len) for each in agrees]
-        per_round = sum(tokens for tokens, _ in counts) / sum(rounds for _, rounds in counts)
-        verify = 1 + (costs.verify[layer, draft_len] - costs.plain) / step
-        lines.append(Line(layer, shared, draft_len, per_round, costs.draft[layer] / step, verify))
+    counts = [rounds_of(each, draft_len) for each in agrees]
+    return Line(
+        layer,
+        sum(map(sum, agrees)) / sum(map(len, agrees)),
+        draft_len,
+        sum(tokens for tokens, _ in counts) / sum(rounds for _, rounds in counts),
+        costs.draft[layer] / step,
+        1 + (costs.verify[layer, draft_len] - costs.plain) / step,
+    )
+
+
+def best_line(layer: int, answers: Sequence[Agreement], costs: Costs, step: float) -> Line:
+    """The draft length with the highest expected speed at one exit layer."""
+    lines = [expected_line(layer, draft_len, answers, costs, step) for draft_len in LENGTHS]
     return max(lines, key=lambda line: line.speedup)
 
 
@@ -197,6 +204,7 @@ def main() -> int:
     parser.add_argument("--weights", default="bfloat16")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--confirm", action="append", default=[], metavar="LAYER:K", help="run the engine; repeatable")
+    parser.add_argument("--confirm-answers", type=int, default=13, help="answers to confirm on")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--docs", type=Path, help="page to put the table into")
     options = parser.parse_args()
@@ -222,11 +230,9 @@ def main() -> int:
     confirmed = []
     for text in options.confirm:
         layer, draft_len = map(int, text.split(":"))
-        counts = [rounds_of(answer[layer - 1], draft_len) for answer in answers]
-        per_round = sum(tokens for tokens, _ in counts) / sum(rounds for _, rounds in counts)
-        verify = 1 + (costs.verify[layer, draft_len] - costs.plain) / step
-        expected = Line(layer, 0.0, draft_len, per_round, costs.draft[layer] / step, verify).speedup
-        measured = confirm(llm, prompts, params, layer, draft_len)
+        few = answers[: options.confirm_answers]
+        expected = expected_line(layer, draft_len, few, costs, step).speedup
+        measured = confirm(llm, prompts[: len(few)], params, layer, draft_len)
         confirmed.append({"layer": layer, "draft_len": draft_len, "expected": expected, "measured": measured})
         parts.append(
             f"\nLayer {layer}, k = {draft_len} in the engine: expected {expected:.2f}x, measured {measured:.2f}x."
