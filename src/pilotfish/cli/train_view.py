@@ -106,10 +106,12 @@ def plot(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     measured = [record for record in records if "held_out" in record]
     depths = range(min(3, len(measured[0]["held_out"]["greedy"])))
     series = {
-        f"depth {depth + 1}": [(record["step"], record["held_out"]["greedy"][depth]) for record in measured]
+        f"depth {depth + 1}": [(float(record["step"]), record["held_out"]["greedy"][depth]) for record in measured]
         for depth in depths
     }
-    series["projected speedup"] = [(record["step"], record["held_out"]["projected_speedup"]) for record in measured]
+    series["projected speedup"] = [
+        (float(record["step"]), record["held_out"]["projected_speedup"]) for record in measured
+    ]
     svg = standalone(lines("Held-out text: acceptance at temperature 0, and projected speedup", "", "step", series))
     path.write_text(svg, encoding="utf-8")
 
