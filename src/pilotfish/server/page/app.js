@@ -220,6 +220,7 @@ function complain(error) {
   const words = needsKey ? (fields.key.value ? "The server does not take this key." : "This server asks for a key.") : error.message;
   $("trouble").textContent = words;
   (needsKey ? fields.key : fields.message).focus();
+  if (needsKey) fields.key.select();
 }
 
 const atTheEnd = () => window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80;
