@@ -66,23 +66,39 @@ def test_answers_do_not_depend_on_the_load(server, cases):
             tokens = chunk.usage.completion_tokens if chunk.usage else tokens
         return text, reason, tokens
 
+    async def leave(client, number):
+        """Asks for much, and hangs up before it can have come."""
+        options = {"prompt": TEXT[number:100], "max_tokens": 1800, "stream": number % 2 == 0}
+        work = asyncio.ensure_future(client.completions.create(model=MODEL, **options, extra_body={"ignore_eos": True}))
+        await asyncio.wait([work], timeout=0.02 * number)
+        if work.done():  # a stream that has begun
+            await work.result().close()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
     async def everything():
         async with server.async_openai() as client:
-            return await asyncio.gather(*(ask(client, body, number) for number, (body, _) in enumerate(cases)))
+            leaving = [asyncio.ensure_future(leave(client, number)) for number in range(20)]
+            found = await asyncio.gather(*(ask(client, body, number) for number, (body, _) in enumerate(cases)))
+            await asyncio.gather(*leaving)
+            return found
 
     found = asyncio.run(everything())
     for got, (body, expected) in zip(found, cases, strict=True):
         assert got == (expected.text, expected.finish_reason, len(expected.token_ids)), body
+    server.require_idle()
     after = server.metrics()
     delivered = sum(tokens for _, _, tokens in found)
     name = "pilotfish:generation_tokens_total"
-    assert after[name] - before[name] == delivered
+    assert delivered <= after[name] - before[name] < delivered + 20 * 1800
     assert (
         after["pilotfish:spec_decode_num_draft_tokens_total"] > before["pilotfish:spec_decode_num_draft_tokens_total"]
     )
     accepted = "pilotfish:spec_decode_num_accepted_tokens_total"
     rounds = "pilotfish:spec_decode_num_drafts_total"
-    assert delivered == sum(after[each] - before[each] for each in (rounds, accepted))
+    # A round that ends within its draft has no token of the target's own.
+    made = after[name] - before[name]
+    assert made <= sum(after[each] - before[each] for each in (rounds, accepted)) < 2 * made
     assert (
         after["pilotfish:time_to_first_token_seconds_count"] - before["pilotfish:time_to_first_token_seconds_count"]
         == 60
@@ -95,4 +111,4 @@ def test_answers_do_not_depend_on_the_load(server, cases):
     assert by_position == after[accepted] - before[accepted]
     assert all(value >= before.get(key, 0) for key, value in after.items() if "_total" in key or "_bucket" in key)
     responses = 'pilotfish:http_responses_total{path="/v1/completions",status="200"}'
-    assert after[responses] - before.get(responses, 0) == 60
+    assert 60 <= after[responses] - before.get(responses, 0) <= 70
