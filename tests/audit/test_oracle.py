@@ -7,6 +7,8 @@ import pytest
 
 from pilotfish.audit import oracle
 from pilotfish.audit.noise import PUBLISHED
+from pilotfish.audit.theory import accepted_lengths
+from pilotfish.audit.toys import toy_pairs
 
 
 def toy(tokens, parents, seed=0, vocab=3):
@@ -68,3 +70,46 @@ def test_options_that_look_back_on_a_text_worked_by_hand():
     assert oracle.completing((5, 2), ((2, 0), (3,), (1, 2, 3))) == {0, 3}
     assert oracle.repeating((1, 2, 3, 1), 2) == {2}
     assert oracle.repeating((1, 2, 3, 1, 2), 3) == {3}
+
+
+def closed_forms(target, drafter, length):
+    """E[accepted] of a sampled chain, by the papers' formulas: summed over prefixes, no rule carried out.
+
+    Rejection: sum over prefixes of the product of min(p, q). Block: sum over prefixes of q times the prefix weight P.
+    """
+    rejection = block = 0.0
+    level = [((), 1.0, 1.0, 1.0)]  # prefix, product of min(p, q), probability of being drafted, P
+    for _ in range(length):
+        level = [
+            (
+                (*prefix, token),
+                least * min(p[token], q[token]),
+                drawn * q[token],
+                min(1.0, weight * p[token] / q[token]),
+            )
+            for prefix, least, drawn, weight in level
+            for p, q in [(target.law(prefix), drafter.law(prefix))]
+            for token in range(len(p))
+            if q[token] > 0
+        ]
+        rejection += sum(least for _, least, _, _ in level)
+        block += sum(drawn * weight for _, _, drawn, weight in level)
+    return rejection, block
+
+
+@pytest.mark.parametrize("pair", ["random", "close", "peaked", "equal laws", "certain draft", "q = 0 where p > 0"])
+def test_expected_accepted_lengths_are_the_closed_forms_and_block_is_never_below_rejection(pair):
+    """The table of `docs/lossless.md`: block gains where laws differ and drafts are long, nothing for a certain draft."""
+    target, drafter = toy_pairs(17, 3)[pair]
+    table, wrong = accepted_lengths(17, "ci")
+    assert wrong == []
+    rows = {tuple(row.split(" | ")[:2]): row.split(" | ")[2:] for row in table}
+    for length in (2, 3, 4):
+        rejection, block = closed_forms(target, drafter, length)
+        assert [float(cell) for cell in rows[pair, f"chain of {length}"]] == pytest.approx(
+            [rejection, block, block], abs=5.1e-4
+        )
+        if pair in ("equal laws", "certain draft"):
+            assert block == pytest.approx(rejection, abs=1e-12)
+        else:
+            assert block > rejection + 1e-3

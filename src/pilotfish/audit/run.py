@@ -41,11 +41,7 @@ def audit(
     Raises:
         InvalidInputError: a level or size is unknown.
     """
-    for level in levels:
-        if level not in LOCAL_LEVELS:
-            raise InvalidInputError(f"level {level!r} is not one of {', '.join(LOCAL_LEVELS)}")
-    if size not in SIZES:
-        raise InvalidInputError(f"size={size!r}: expected one of {', '.join(SIZES)}")
+    check_levels(levels, size)
     own = subject or Subject()
     processes = workers or min(4, Machine.here().usable_processors)
     run: dict[str, Callable[[], Level]] = {
@@ -60,6 +56,19 @@ def audit(
             done.append(run[name]())
             tell(done[-1])
     return Report(tuple(done), seed, size)
+
+
+def check_levels(levels: Sequence[str], size: str) -> None:
+    """Refuses what `audit` does not know.
+
+    Raises:
+        InvalidInputError: a level or size is unknown.
+    """
+    for level in levels:
+        if level not in LOCAL_LEVELS:
+            raise InvalidInputError(f"level {level!r} is not one of {', '.join(LOCAL_LEVELS)}")
+    if size not in SIZES:
+        raise InvalidInputError(f"size={size!r}: expected one of {', '.join(SIZES)}")
 
 
 def model_under_test(

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pilotfish.cli import options
+from pilotfish.cli import audit_checks, options
 from pilotfish.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pilotfish.audit.results import Level, Report
 
 _ENDPOINT = "Endpoint"
+_MODEL = "Model"
 
 
 def audit(
@@ -24,7 +25,7 @@ def audit(
             "--level", help="theory, noise, identity, law or endpoint; repeatable. All local ones by default."
         ),
     ] = None,
-    size: Annotated[str, typer.Option("--size", help="ci, standard or full.")] = "standard",
+    size: Annotated[str | None, typer.Option("--size", help="ci, standard (the default) or full.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Replays a run.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Take a fresh seed, and print it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -35,18 +36,30 @@ def audit(
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Show the audit known-bad decoders; it must catch every one.")
     ] = False,
-    repeat: Annotated[int, typer.Option("--repeat", help="Runs of the self-test, each with its own seed.")] = 1,
+    repeat: Annotated[
+        int | None, typer.Option("--repeat", help="Runs of the self-test, each with its own seed; 1 by default.")
+    ] = None,
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--model",
             "-m",
-            help="Real model of the identity level, or reference of the endpoint level; 'none' audits tables only.",
-            rich_help_panel="Model",
+            help="Real model of the identity level, or reference of the endpoint level; the demo model by default, "
+            "'none' audits toy models only.",
+            rich_help_panel=_MODEL,
         ),
-    ] = options.DEMO_MODEL,
-    executor: options.ExecutorName = "auto",
-    weights: options.Weights = "auto",
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option("--executor", help="auto (the default), native or torch.", rich_help_panel=_MODEL)
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            help="Storage of the native executor: auto (the default), float32, bfloat16, int8.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
     threads: options.Threads = None,
     base_url: Annotated[
         str | None,
@@ -69,18 +82,24 @@ def audit(
         typer.Option("--api-key-env", help="Environment variable with the servers' key.", rich_help_panel=_ENDPOINT),
     ] = None,
     tokens: Annotated[
-        int, typer.Option("--tokens", help="Tokens to sample from each server at most.", rich_help_panel=_ENDPOINT)
-    ] = 20_000,
+        int | None,
+        typer.Option(
+            "--tokens", help="Tokens to sample from each server at most; 20,000 by default.", rich_help_panel=_ENDPOINT
+        ),
+    ] = None,
     max_requests: Annotated[
-        int, typer.Option("--max-requests", help="Requests to each server at most.", rich_help_panel=_ENDPOINT)
-    ] = 4_000,
+        int | None,
+        typer.Option(
+            "--max-requests", help="Requests to each server at most; 4,000 by default.", rich_help_panel=_ENDPOINT
+        ),
+    ] = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option("--prompt", help="Sample after this text; repeatable.", rich_help_panel=_ENDPOINT),
     ] = None,
 ) -> None:
     """Test that speculation changes neither tokens nor their law. Exit code 1 on a finding."""
-    from pilotfish.audit.run import DEFAULT_SEED
+    from pilotfish.audit.run import DEFAULT_SEED, LOCAL_LEVELS
     from pilotfish.sampling.params import SEED_LIMIT, fresh_seed
 
     if fresh and seed is not None:
@@ -88,32 +107,60 @@ def audit(
     own_seed = fresh_seed() if fresh else DEFAULT_SEED if seed is None else seed
     if not 0 <= own_seed < SEED_LIMIT:
         raise InvalidInputError(f"--seed {own_seed}: expected an integer in [0, 2**64)")
-    if repeat < 1 or (workers is not None and workers < 1):
-        raise InvalidInputError("--repeat and --workers take integers of at least 1")
+    for flag, count in (("--repeat", repeat), ("--workers", workers)):
+        if count is not None and count < 1:
+            raise InvalidInputError(f"{flag} {count}: expected an integer of at least 1")
+    typed = audit_checks.given(
+        size=size,
+        html=html,
+        workers=workers,
+        repeat=repeat,
+        model=model,
+        executor=executor,
+        weights=weights,
+        threads=threads,
+        base_url=base_url,
+        reference_url=reference_url,
+        endpoint_model=endpoint_model,
+        api_key_env=api_key_env,
+        tokens=tokens,
+        max_requests=max_requests,
+        prompt=prompt,
+    )
+    under_test = (model or options.DEMO_MODEL, executor or "auto", weights or "auto", threads)
     say = _quiet if as_json else print
-    say(f"seed {own_seed}")
     if self_test:
-        sys.exit(0 if _self_test(own_seed, repeat, as_json) else 1)
+        audit_checks.check_self_test(typed)
+        say(f"seed {own_seed}")
+        sys.exit(0 if _self_test(own_seed, repeat or 1, level, as_json) else 1)
 
-    levels = level or (["endpoint"] if base_url else None)
-    if levels and "endpoint" in levels:
-        if levels != ["endpoint"]:
+    levels = level or (["endpoint"] if base_url is not None else list(LOCAL_LEVELS))
+    of_a_server = "endpoint" in levels
+    if of_a_server:
+        if set(levels) != {"endpoint"}:
             raise InvalidInputError("the endpoint level audits a server and runs by itself: give it no other --level")
+        audit_checks.check_endpoint(typed)
+    else:
+        audit_checks.check_local(typed, levels, model)
+    if html is not None:
+        audit_checks.check_writable(html)
+    say(f"seed {own_seed}")
+    if of_a_server:
         report = _endpoint(
             own_seed,
             base_url=base_url,
             reference_url=reference_url,
             name=endpoint_model,
             api_key_env=api_key_env,
-            tokens=tokens,
-            max_requests=max_requests,
+            tokens=20_000 if tokens is None else tokens,
+            max_requests=4_000 if max_requests is None else max_requests,
             prompts=prompt,
-            model=(model, executor, weights, threads),
+            model=under_test,
         )
         if not as_json:
             _print_level(report.levels[0])
     else:
-        report = _local(levels, size, own_seed, workers, (model, executor, weights, threads), as_json)
+        report = _local(levels, size or "standard", own_seed, workers, under_test, as_json)
     if html is not None:
         from pilotfish.audit.report import as_html
 
@@ -133,7 +180,7 @@ def _quiet(text: str) -> None:
 
 
 def _local(
-    levels: list[str] | None,
+    levels: list[str],
     size: str,
     seed: int,
     workers: int | None,
@@ -144,14 +191,14 @@ def _local(
 
     from pilotfish.audit import run
 
-    chosen: Any = levels or run.LOCAL_LEVELS
+    run.check_levels(levels, size)  # before the model is loaded
     name, executor, weights, threads = model
     under_test = None
-    if "identity" in chosen and name != "none":
+    if "identity" in levels and name != "none":
         under_test = run.model_under_test(name, executor=executor, weights=weights, threads=threads)  # type: ignore[arg-type]
     torch.set_num_threads(min(2, torch.get_num_threads()))
     tell = (lambda level: None) if as_json else _print_level
-    return run.audit(chosen, size=size, seed=seed, model=under_test, workers=workers, tell=tell)
+    return run.audit(levels, size=size, seed=seed, model=under_test, workers=workers, tell=tell)
 
 
 def _endpoint(
@@ -212,17 +259,22 @@ def _print_level(level: "Level") -> None:
         print(f"  {note}")
 
 
-def _self_test(seed: int, repeat: int, as_json: bool) -> bool:
-    """Shows every control to its level, `repeat` times; whether all were caught every time."""
+def _self_test(seed: int, repeat: int, levels: list[str] | None, as_json: bool) -> bool:
+    """Shows every control of these levels to its level, `repeat` times; whether all were caught every time."""
     import torch
 
     from pilotfish.audit.controls import CONTROLS
     from pilotfish.audit.self_test import self_test
 
+    known = sorted({control.level for control in CONTROLS})
+    for level in levels or ():
+        if level not in known:
+            raise InvalidInputError(f"--level {level}: expected one that has controls, {', '.join(known)}")
+    controls = [control for control in CONTROLS if levels is None or control.level in levels]
     torch.set_num_threads(1)
-    runs = [self_test(seed + run) for run in range(repeat)]
+    runs = [self_test(seed + run, controls) for run in range(repeat)]
     record: list[dict[str, Any]] = []
-    for place, control in enumerate(CONTROLS):
+    for place, control in enumerate(controls):
         caught = sum(bool(run[place].findings) for run in runs)
         findings = list(runs[0][place].findings)
         record.append(
