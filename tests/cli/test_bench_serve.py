@@ -8,6 +8,7 @@ import pytest
 from pilotfish.bench.serve_report import html
 from pilotfish.cli import main
 from tests.bench.stub_server import Stub, stub_server
+from tests.models.tiny_models import tiny_hf_directory
 
 
 @pytest.fixture
@@ -113,3 +114,27 @@ def test_what_cannot_be_is_one_line(bench, flags, named):
     assert code == 2
     assert named in err
     assert err.count("\n") == 1
+
+
+def test_server_of_its_own_is_started_measured_and_ended(bench, tmp_path):
+    """The real thing once: a process that serves a tiny model, both sides, both kinds of load."""
+    directory = tiny_hf_directory(tmp_path / "model")
+    config = '{"method": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 3}'
+    questions = tmp_path / "questions.jsonl"
+    lines = [{"question_id": n, "category": "chat", "turns": [f"{n} 2 3 {n} 2 3"]} for n in (1, 4)]
+    questions.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    flags = ["--model", directory, "--serve-flags", f"--threads 1 --speculative-config '{config}'"]
+    code, out, err = bench(
+        *flags, "--questions", questions, "--concurrency", 2, "--rate", 50, "--max-tokens", 48, "--json"
+    )
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["identical"] is True
+    for level in report["levels"]:
+        plain, speculative = level["sides"]["plain"], level["sides"]["speculative"]
+        assert plain["tokens"] == speculative["tokens"] > 100
+        assert plain["drafted_tokens"] == 0
+        assert plain["mean_acceptance_length"] == 1
+        assert speculative["drafted_tokens"] > 0
+        assert speculative["mean_acceptance_length"] > 1
+        assert speculative["inter_token_latency"]["p99"] > 0
