@@ -15,6 +15,7 @@ class Stub:
         self.ours, self.key, self.words = ours, key, words
         self.bodies = []
         self.refuse_with = None
+        self.timings = None
         self.breaks_off = False
         self.gives_up = False
         self.text_of = lambda body: self.words
@@ -39,6 +40,8 @@ class Stub:
                 "drafted_tokens": len(words),
                 "accepted_tokens": len(words) - rounds,
             }
+        if self.timings is not None:
+            last["timings"] = self.timings
         yield last
 
 

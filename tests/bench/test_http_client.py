@@ -48,6 +48,13 @@ def test_server_of_another_engine_is_told_from_ours(stub, url):
     assert all(chunk.pieces == () and chunk.speculation is None for chunk in chunks)
 
 
+def test_drafts_that_llama_cpp_counts_are_read(stub, url):
+    stub.timings = {"draft_n": 9, "draft_n_accepted": 3}
+    stub.ours = False
+    *_, last = ChatServer(url).stream(MESSAGES, {})
+    assert last.speculation == SpeculationReport(2, 9, 3)
+
+
 def test_key_is_sent_and_a_wrong_one_named(stub, url):
     stub.key = "sesame"
     assert ChatServer(url, api_key="sesame").model == "small"

@@ -1,6 +1,7 @@
 """The sweep and its reports, from a stand-in for a server that answers at once."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -41,8 +42,10 @@ def engine():
 def test_sides_get_the_same_requests_by_turns_first(engine):
     levels = [Closed(1), Open(1e6)]
     result = measure_serving([engine.side("plain"), engine.side("speculative")], levels, QUESTIONS, SETTINGS)
-    warm_up, rest = engine.asked[:2], engine.asked[2:]
-    assert [job.options["max_tokens"] for _, job in warm_up] == [8, 8]
+    warm_up, rest = engine.asked[:6], engine.asked[6:]
+    assert [(name, job.key, job.options["max_tokens"]) for name, job in warm_up] == [
+        (name, key, tokens) for name in ("plain", "speculative") for key, tokens in (("q0", 8), ("q1", 1), ("q2", 1))
+    ]
     assert len(rest) == 2 * 2 * 2 * 4
     assert [rest[place][0] for place in range(0, 32, 4)] == ["plain", "speculative", "speculative", "plain"] * 1 + [
         "speculative",
@@ -98,7 +101,7 @@ def test_text_that_depends_on_the_side_or_on_the_load_is_named(engine):
 
 def test_failures_are_told(engine):
     def busy(job):
-        if job.key == "q2":
+        if job.key == "q2" and job.options["max_tokens"] > 1:
             raise RemoteServerError("busy, come back", 429)
         return "fine"
 
@@ -115,6 +118,20 @@ def test_side_that_does_not_answer_at_all_ends_it(engine):
 
     with pytest.raises(RemoteServerError, match="gone"):
         measure_serving([engine.side("plain", answer=gone)], [Closed(1)], QUESTIONS, SETTINGS)
+
+
+def test_fresh_prompts_never_begin_alike(engine):
+    settings = replace(SETTINGS, fresh_prompts=True)
+    result = measure_serving(
+        [engine.side("plain"), engine.side("speculative")], [Closed(1), Closed(2)], QUESTIONS, settings
+    )
+    sent = [job.messages for _, job in engine.asked[2:]]
+    assert len(sent) == 32
+    assert len({messages[0]["content"] for messages in sent}) == 32
+    assert {messages[0]["role"] for messages in sent} == {"system"}
+    assert {messages[1]["content"] for messages in sent} == {"question 0", "question 1", "question 2"}
+    report = {**result.as_dict(), **FACTS, "settings": {"fresh_prompts": True}}
+    assert "not compared" in summary_line(report)
 
 
 def test_plain_requests_ask_for_no_draft():

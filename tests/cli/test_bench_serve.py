@@ -63,7 +63,7 @@ def test_requests_that_fail_fail_the_command(bench, stub, url):
     refused = []
 
     def text_of(body):
-        if body["max_tokens"] == 8 and len(refused) < 3 and len(stub.bodies) > 2:
+        if body["max_tokens"] == 8 and len(refused) < 3 and len(stub.bodies) > 6:
             refused.append(body)
             stub.gives_up = True
         else:

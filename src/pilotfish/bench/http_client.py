@@ -168,12 +168,24 @@ def _chunk(event: dict[str, Any], url: str) -> Chunk:
         raise RemoteServerError(f"{url} gave up: {error.get('message', error) if isinstance(error, dict) else error}")
     choice = (event.get("choices") or [{}])[0]
     tokens = choice.get("tokens") or ()
-    usage, told = event.get("usage") or {}, event.get("speculative_decoding")
+    usage = event.get("usage") or {}
     return Chunk(
         text=(choice.get("delta") or {}).get("content") or "",
         pieces=tuple(str(token["text"]) for token in tokens),
         from_draft=tuple(bool(token["from_draft"]) for token in tokens),
         finish_reason=choice.get("finish_reason"),
         completion_tokens=usage.get("completion_tokens"),
-        speculation=told and SpeculationReport(told["rounds"], told["drafted_tokens"], told["accepted_tokens"]),
+        speculation=_speculation(event, usage.get("completion_tokens")),
     )
+
+
+def _speculation(event: dict[str, Any], tokens: int | None) -> SpeculationReport | None:
+    told = event.get("speculative_decoding")
+    if told:
+        return SpeculationReport(told["rounds"], told["drafted_tokens"], told["accepted_tokens"])
+    # llama.cpp's server counts drafts only; each of its rounds delivers one token more than it accepts.
+    timings = event.get("timings") or {}
+    if tokens is None or "draft_n" not in timings:
+        return None
+    accepted = timings["draft_n_accepted"]
+    return SpeculationReport(tokens - accepted, timings["draft_n"], accepted)

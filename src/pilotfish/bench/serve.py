@@ -3,6 +3,9 @@
 Owns the order of things: at each load all sides get the same jobs one right after the other and by turns first, so that
 whatever else the machine does meets all alike. Jobs of one question have one key wherever they are sent, so the answers
 of an engine are compared over sides, loads and repetitions at once: none of these may change a text.
+
+A server may keep prompts it has read (a prefix cache). Either all sides meet it alike, as every prompt has been read
+once before anything is timed, or with `fresh_prompts` none does, as no two requests begin alike.
 """
 
 import time
@@ -29,6 +32,7 @@ class ServeSettings:
         max_tokens: of an answer.
         temperature: of all requests.
         repeats: of the whole sweep.
+        fresh_prompts: every request begins with a system message of its own. Then no text can be compared.
         seed: a request's seed is this plus the question's place in its file.
 
     Raises:
@@ -40,6 +44,7 @@ class ServeSettings:
     temperature: float = 0.0
     repeats: int = 2
     seed: int = 0
+    fresh_prompts: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("requests", 1), ("repeats", 1), ("seed", 0)):
@@ -54,10 +59,16 @@ class ServeSettings:
             return self.requests
         return max(12, 3 * level.concurrency) if isinstance(level, Closed) else max(12, round(10 * level.rate))
 
-    def jobs(self, questions: Sequence[Question], level: Level) -> list[Job]:
-        """What is sent at a load: the questions' first turns, over and over if need be."""
-        count = self.count(level)
-        return [self.job(questions[number % len(questions)]) for number in range(count)]
+    def jobs(self, questions: Sequence[Question], level: Level, run: int) -> list[Job]:
+        """What is sent in a run: the questions' first turns, over and over if need be.
+
+        Args:
+            run: its number, from 0; with `fresh_prompts` no two runs have a job in common.
+        """
+        jobs = [self.job(questions[number % len(questions)]) for number in range(self.count(level))]
+        if not self.fresh_prompts:
+            return jobs
+        return [_opened(job, f"Conversation {run}.{number}.") for number, job in enumerate(jobs)]
 
     def job(self, question: Question) -> Job:
         """A question's first turn, as it is sent at every load."""
@@ -144,7 +155,7 @@ def measure_serving(
     clock: Clock = time.perf_counter,
     client_clock: Clock = time.process_time,
 ) -> ServeResult:
-    """Measures all sides at all loads, after a short request to each that does not count.
+    """Measures all sides at all loads, after some requests to each that do not count.
 
     Raises:
         InvalidInputError: there is nothing to measure.
@@ -152,14 +163,14 @@ def measure_serving(
     """
     if not sides or not levels or not questions or len(set(levels)) < len(levels):
         raise InvalidInputError("nothing to measure: expected sides, questions, and loads that differ")
-    _warm_up(sides, questions[0], settings)
+    _warm_up(sides, levels, questions, settings)
     result = ServeResult(sides, {level: {side.name: [] for side in sides} for level in levels})
     done, of = 0, settings.repeats * len(levels) * len(sides)
     for repeat in range(settings.repeats):
         for place, level in enumerate(levels):
-            jobs = settings.jobs(questions, level)
             first = (repeat + place) % len(sides)
             for side in (*sides[first:], *sides[:first]):
+                jobs = settings.jobs(questions, level, run=done)
                 used = client_clock()
                 served = level.run(jobs, side.ask, clock=clock)
                 result.runs[level][side.name].append(Run(tuple(served), client_clock() - used))
@@ -182,15 +193,27 @@ def header(
         "max_tokens": settings.max_tokens,
         "temperature": settings.temperature,
         "repeats": settings.repeats,
+        "fresh_prompts": settings.fresh_prompts,
     }
 
 
-def _warm_up(sides: Sequence[Side], question: Question, settings: ServeSettings) -> None:
-    job = settings.job(question)
-    short = replace(job, options={**job.options, "max_tokens": min(WARM_UP_TOKENS, settings.max_tokens)})
+def _warm_up(
+    sides: Sequence[Side], levels: Sequence[Level], questions: Sequence[Question], settings: ServeSettings
+) -> None:
+    """Has every side decode a little, and read every prompt that will come again."""
+    used = questions[: max(settings.count(level) for level in levels)]
+    lengths = [min(WARM_UP_TOKENS, settings.max_tokens), *(() if settings.fresh_prompts else (1 for _ in used[1:]))]
     for side in sides:
-        for _ in side.ask(short):
-            pass
+        for question, length in zip(used, lengths, strict=False):
+            job = settings.job(question)
+            for _ in side.ask(replace(job, options={**job.options, "max_tokens": length})):
+                pass
+
+
+def _opened(job: Job, opening: str) -> Job:
+    """The same job after a system message; another one, then, whose answer may be another."""
+    messages = ({"role": "system", "content": opening}, *job.messages)
+    return replace(job, key=(job.key, opening), messages=messages)
 
 
 def _faster(own: ServeTotals, base: ServeTotals) -> float | None:

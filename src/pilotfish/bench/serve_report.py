@@ -39,6 +39,8 @@ NOTE = (
 
 def summary_line(report: Mapping[str, Any]) -> str:
     """One sentence: whether answers were the same wherever a question was asked."""
+    if report["settings"].get("fresh_prompts"):
+        return "Every request began differently, so no prefix cache could help and texts are not compared"
     if report["identical"]:
         return "The same question got the same text on all sides of an engine, at every load and in every repetition"
     named = [f"{engine}: {', '.join(keys)}" for engine, keys in report["different"].items() if keys]

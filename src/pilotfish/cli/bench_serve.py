@@ -50,6 +50,12 @@ def serve(
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens per answer at most.")] = 64,
     repeats: Annotated[int, typer.Option("--repeats", help="Times everything is measured, for the spread.")] = 2,
     seed: Annotated[int, typer.Option("--seed", help="Replays the answers and the arrival times.")] = 0,
+    fresh_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-prompts", help="Begin every request differently: no prefix cache helps, no text compares."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the table to this file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file.")] = None,
@@ -74,7 +80,7 @@ def serve(
     from pilotfish.bench.questions import built_in, by_turns_of_categories, load_questions
     from pilotfish.bench.serve import ServeSettings, header, measure_serving
 
-    settings = ServeSettings(requests, max_tokens, temperature, repeats, seed)
+    settings = ServeSettings(requests, max_tokens, temperature, repeats, seed, fresh_prompts)
     asked = by_turns_of_categories(built_in() if questions is None else load_questions(questions))
     with ExitStack() as stack:
         address = url or stack.enter_context(_started(model or options.DEMO_MODEL, serve_flags))
