@@ -65,7 +65,8 @@ def measure(arguments: argparse.Namespace) -> None:
     from pilotfish.bench.partial import PartialResults
     from pilotfish.bench.provenance import provenance
     from pilotfish.bench.questions import load_questions, select
-    from pilotfish.bench.speed import SpeedSettings, header, measure_passes, measure_speed
+    from pilotfish.bench.speed import header, measure_passes, measure_speed
+    from pilotfish.bench.speed_result import SpeedSettings
     from pilotfish.engine.llm import LLM
 
     arguments.directory.mkdir(parents=True, exist_ok=True)

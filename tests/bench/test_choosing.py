@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.bench.oracle import Hindsight
-from pilotfish.bench.speed import SpeedResult
+from pilotfish.bench.speed_result import SpeedResult
 from pilotfish.bench.step import StepPass, StepReport
 from tests.bench.runs import fast_run, made_pair
 

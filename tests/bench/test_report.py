@@ -9,7 +9,7 @@ from pilotfish.bench.oracle import Hindsight
 from pilotfish.bench.plots import bars, lines, standalone
 from pilotfish.bench.provenance import provenance
 from pilotfish.bench.report import html, markdown
-from pilotfish.bench.speed import Skipped, SpeedResult
+from pilotfish.bench.speed_result import Skipped, SpeedResult
 from pilotfish.bench.step import StepPass, StepReport
 from tests.bench.runs import fast_run, made_pair
 

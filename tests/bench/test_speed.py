@@ -7,7 +7,8 @@ from pilotfish.bench import report as reports
 from pilotfish.bench.measure import run_request
 from pilotfish.bench.partial import PartialResults
 from pilotfish.bench.questions import Question
-from pilotfish.bench.speed import SpeedSettings, header, measure_speed
+from pilotfish.bench.speed import header, measure_speed
+from pilotfish.bench.speed_result import SpeedSettings
 from pilotfish.bench.step import StepPass, StepReport
 from pilotfish.engine.llm import LLM
 from pilotfish.errors import InvalidInputError, SamplingParamsError, SpeculativeConfigError

@@ -106,7 +106,8 @@ def speed(
     from pilotfish.bench.partial import PartialResults
     from pilotfish.bench.provenance import provenance
     from pilotfish.bench.questions import built_in, load_questions, select
-    from pilotfish.bench.speed import SpeedSettings, header, measure_passes, measure_speed
+    from pilotfish.bench.speed import header, measure_passes, measure_speed
+    from pilotfish.bench.speed_result import SpeedSettings
 
     settings = SpeedSettings(tuple(temperature or (0.0, 1.0)), max_tokens, repeats, seed, cold)
     asked = select(built_in() if questions is None else load_questions(questions), limit=limit, first_turn=first_turn)
