@@ -49,10 +49,13 @@ def test_server_of_another_engine_is_told_from_ours(stub, url):
 
 
 def test_drafts_that_llama_cpp_counts_are_read(stub, url):
-    stub.timings = {"draft_n": 9, "draft_n_accepted": 3}
     stub.ours = False
+    stub.timings = {"predicted_n": 5, "draft_n": 9, "draft_n_accepted": 3}
     *_, last = ChatServer(url).stream(MESSAGES, {})
     assert last.speculation == SpeculationReport(2, 9, 3)
+    stub.timings = {"predicted_n": 5}
+    *_, last = ChatServer(url).stream(MESSAGES, {})
+    assert last.speculation == SpeculationReport(5, 0, 0)
 
 
 def test_key_is_sent_and_a_wrong_one_named(stub, url):

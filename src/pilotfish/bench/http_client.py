@@ -183,9 +183,9 @@ def _speculation(event: dict[str, Any], tokens: int | None) -> SpeculationReport
     told = event.get("speculative_decoding")
     if told:
         return SpeculationReport(told["rounds"], told["drafted_tokens"], told["accepted_tokens"])
-    # llama.cpp's server counts drafts only; each of its rounds delivers one token more than it accepts.
+    # llama.cpp's server counts drafts, where there were any; each of its rounds delivers one token more than it accepts.
     timings = event.get("timings") or {}
-    if tokens is None or "draft_n" not in timings:
+    if tokens is None or "predicted_n" not in timings:
         return None
-    accepted = timings["draft_n_accepted"]
-    return SpeculationReport(tokens - accepted, timings["draft_n"], accepted)
+    accepted = timings.get("draft_n_accepted", 0)
+    return SpeculationReport(tokens - accepted, timings.get("draft_n", 0), accepted)
