@@ -183,7 +183,7 @@ def _speculation(event: dict[str, Any], tokens: int | None) -> SpeculationReport
     told = event.get("speculative_decoding")
     if told:
         return SpeculationReport(told["rounds"], told["drafted_tokens"], told["accepted_tokens"])
-    # llama.cpp's server counts drafts, where there were any; each of its rounds delivers one token more than it accepts.
+    # llama.cpp's server counts drafts, if there were any; each of its rounds delivers one token more than it accepts.
     timings = event.get("timings") or {}
     if tokens is None or "predicted_n" not in timings:
         return None
