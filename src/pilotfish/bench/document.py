@@ -1,6 +1,6 @@
 """How a report looks: tables in Markdown and HTML, and one page that loads nothing. Owns form; knows no figures."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -13,8 +13,8 @@ body { background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, san
   margin: 2rem auto; padding: 0 1rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--faint); }
-th { vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
-svg { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
+th { vertical-align: bottom; } td { white-space: nowrap; } th:first-child, td:first-child { text-align: left; }
+tr.strong td { font-weight: 600; } svg { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
 svg text { fill: var(--ink); font-size: 12px; } svg text.title { font-size: 14px; font-weight: 600; }
 svg .grid { stroke: var(--faint); } dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; overflow-wrap: anywhere; }
 """
@@ -31,9 +31,15 @@ def page(title: str, parts: Sequence[str]) -> str:
     )
 
 
-def html_table(headings: Sequence[str], rows: Rows) -> str:
+def html_table(headings: Sequence[str], rows: Rows, *, strong: Collection[str] = ()) -> str:
+    """A table; rows whose first cell is in `strong` stand out."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(
+        f"<tr{' class=strong' if row[0] in strong else ''}>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        + "</tr>"
+        for row in rows
+    )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

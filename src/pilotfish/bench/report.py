@@ -4,12 +4,15 @@ Owns how figures look. Reads the object that `--json` prints, so that a report c
 nothing that is not in there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from pilotfish.bench.document import facts, html_facts, html_table, markdown_table, number, page
 from pilotfish.bench.expected import TOLERANCE
 from pilotfish.bench.plots import bars, lines
+
+TITLE = "Plain and speculative decoding"
 
 HEADINGS = (
     "category",
@@ -30,29 +33,14 @@ HEADINGS = (
 POSITIONS = 6
 """Acceptance is shown for this many positions at most; all of them are in the JSON."""
 
-_STYLE = """
-:root { --back: #fff; --ink: #1b1f24; --faint: #d6dbe1; --first: #8a94a0; --second: #0a6ebd; --third: #c2570c;
-  --fourth: #2c8a4b; --fifth: #8a3ffc; --sixth: #b8860b; }
-@media (prefers-color-scheme: dark) { :root { --back: #14171b; --ink: #e4e8ec; --faint: #363c44; --first: #7b8794;
-  --second: #4aa8f0; --third: #f08a4b; --fourth: #55c07a; --fifth: #b48cff; --sixth: #e0b84c; } }
-body { background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 1100px;
-  margin: 2rem auto; padding: 0 1rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--faint); }
-th { vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
-tr.overall td { font-weight: 600; } svg { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
-svg text { fill: var(--ink); font-size: 12px; } svg text.title { font-size: 14px; font-weight: 600; }
-svg .grid { stroke: var(--faint); } dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; overflow-wrap: anywhere; }
-"""
-
 
 def summary_line(figures: Mapping[str, Any]) -> str:
     """One sentence: both speeds, their ratio, and whether the ids agree."""
     same = "all token ids identical" if figures["identical"] else f"ids differ in {len(figures['different'])} answers"
     return (
-        f"{_number(figures['plain_tokens_per_second'], '.1f')} tokens/s plain, "
-        f"{_number(figures['speculative_tokens_per_second'], '.1f')} tokens/s speculative: "
-        f"{_number(figures['speedup'], '.2f')}x, {same}"
+        f"{number(figures['plain_tokens_per_second'], '.1f')} tokens/s plain, "
+        f"{number(figures['speculative_tokens_per_second'], '.1f')} tokens/s speculative: "
+        f"{number(figures['speedup'], '.2f')}x, {same}"
     )
 
 
@@ -88,25 +76,25 @@ def table_rows(temperature: Mapping[str, Any]) -> Iterator[list[str]]:
 
 def markdown(report: Mapping[str, Any]) -> str:
     """The whole report as Markdown: a table per temperature, then where the figures come from."""
-    parts = ["# Plain and speculative decoding", "", engines_line(report), ""]
+    parts = [f"# {TITLE}", "", engines_line(report), ""]
     for temperature in report["temperatures"]:
         parts += [f"## Temperature {temperature['temperature']:g}", "", _summary(temperature["overall"]), ""]
-        parts += _markdown_table(HEADINGS, list(table_rows(temperature)))
+        parts.append(markdown_table(HEADINGS, list(table_rows(temperature))))
         if temperature["skipped"]:
             parts += ["", f"Left out, as they do not fit the context: {_skipped(temperature)}."]
         parts.append("")
     parts += [NOTE, ""]
-    parts += [f"- {name}: {value}" for name, value in _facts(report)]
+    parts += [f"- {name}: {value}" for name, value in facts(report)]
     return "\n".join(parts) + "\n"
 
 
 def html(report: Mapping[str, Any]) -> str:
     """The whole report as one page with plots; it loads nothing."""
-    parts = [f"<h1>Plain and speculative decoding</h1><p>{escape(engines_line(report))}</p>"]
+    parts = [f"<p>{escape(engines_line(report))}</p>"]
     for temperature in report["temperatures"]:
         parts.append(f"<h2>Temperature {temperature['temperature']:g}</h2>")
         parts.append(f"<p>{escape(_summary(temperature['overall']))}</p>")
-        parts.append(_html_table(HEADINGS, list(table_rows(temperature))))
+        parts.append(html_table(HEADINGS, list(table_rows(temperature)), strong=("overall",)))
         if temperature["skipped"]:
             parts.append(f"<p>Left out, as they do not fit the context: {escape(_skipped(temperature))}.</p>")
         parts.append(_speed_plot(temperature))
@@ -114,14 +102,7 @@ def html(report: Mapping[str, Any]) -> str:
     if report["pass_costs"]:
         parts.append("<h2>What a pass costs</h2>")
         parts.append(_cost_plot(report["pass_costs"]))
-    parts.append(f"<p>{escape(NOTE)}</p><h2>Where the figures come from</h2><dl>")
-    parts.extend(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in _facts(report))
-    parts.append("</dl>")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Plain and speculative decoding</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>'
-        f"{''.join(parts)}</body></html>\n"
-    )
+    return page(TITLE, [*parts, f"<p>{escape(NOTE)}</p>", html_facts(report)])
 
 
 NOTE = (
@@ -160,17 +141,17 @@ def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
     return [
         name,
         str(plain["requests"]),
-        _number(plain["tokens_per_second"], ".1f"),
-        _number(speculative["tokens_per_second"], ".1f"),
-        _number(figures["speedup"], ".2f") + "x",
+        number(plain["tokens_per_second"], ".1f"),
+        number(speculative["tokens_per_second"], ".1f"),
+        number(figures["speedup"], ".2f") + "x",
         f"{min(repeats):.2f} to {max(repeats):.2f}" if len(repeats) > 1 else "one",
         f"{expected['speedup']:.2f}x ({expected['error']:+.0%})" if expected else "-",
         f"{oracle['speedup']:.2f}x" if oracle else "-",
-        _number(figures["end_to_end_speedup"], ".2f") + "x",
-        _number(figures["tokens_per_round"], ".2f"),
+        number(figures["end_to_end_speedup"], ".2f") + "x",
+        number(figures["tokens_per_round"], ".2f"),
         shown or "nothing drafted",
         time_split(speculative),
-        f"{_number(plain['time_to_first_token'], '.3f')} / {_number(speculative['time_to_first_token'], '.3f')} s",
+        f"{number(plain['time_to_first_token'], '.3f')} / {number(speculative['time_to_first_token'], '.3f')} s",
         "identical" if figures["identical"] else f"{len(figures['different'])} differ",
     ]
 
@@ -219,36 +200,8 @@ def _cost_plot(costs: Mapping[str, Any]) -> str:
     return lines(title, "ms", "drafted tokens verified in the pass", series)
 
 
-def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in ("command", "commit", "date", "seed"):
-        yield name, str(report[name])
-    for group in ("settings", "versions", "hardware"):
-        yield group, ", ".join(f"{name} {value}" for name, value in report[group].items())
-
-
 def _skipped(temperature: Mapping[str, Any]) -> str:
     return ", ".join(
         f"question {each['question_id']} from turn {each['turn'] + 1} ({each['prompt_tokens']} tokens)"
         for each in temperature["skipped"]
     )
-
-
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    rule = ["---", *["---:"] * (len(headings) - 1)]
-    return [f"| {' | '.join(row)} |" for row in (headings, rule, *escaped)]
-
-
-def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(
-        f"<tr{' class=overall' if row[0] == 'overall' else ''}>"
-        + "".join(f"<td>{escape(c)}</td>" for c in row)
-        + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
