@@ -25,9 +25,7 @@ def alone(directory):
 
 @pytest.fixture(scope="session")
 def server(directory):
-    settings = ServerSettings(
-        port=0, api_key=KEY, served_model_name=MODEL, max_waiting=64, body_timeout=2.0, write_timeout=2.0, max_n=8
-    )
+    settings = ServerSettings(port=0, api_key=KEY, served_model_name=MODEL, max_waiting=64, max_n=8)
     with RunningServer(LLM(directory, speculative_config=SPECULATION, threads=1), settings) as running:
         yield running
 

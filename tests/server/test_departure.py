@@ -9,8 +9,10 @@ import time
 
 import pytest
 
-from pilotfish import SamplingParams
-from tests.server.running import KEY, PATIENCE, eventually
+from pilotfish import LLM, SamplingParams
+from pilotfish.server.settings import ServerSettings
+from tests.server.conftest import SPECULATION
+from tests.server.running import KEY, PATIENCE, RunningServer, eventually
 
 LONG = {"prompt": "The shark", "max_tokens": 1900, "ignore_eos": True, "n": 8, "seed": 4}
 """Takes seconds where nobody cancels it."""
@@ -24,6 +26,14 @@ DELIVERED = "pilotfish:generation_tokens_total"
 def expected(alone):
     (output,) = alone.generate(SHORT["prompt"], SamplingParams(max_tokens=30, seed=6))
     return output.outputs[0].text
+
+
+@pytest.fixture(scope="module")
+def impatient(directory):
+    """A server that waits for clients no longer than a test likes to."""
+    settings = ServerSettings(port=0, api_key=KEY, body_timeout=3.0, write_timeout=2.0)
+    with RunningServer(LLM(directory, speculative_config=SPECULATION, threads=1), settings) as running:
+        yield running
 
 
 @pytest.fixture
@@ -89,39 +99,39 @@ def ended(sock):
     return True
 
 
-def test_half_open_connections_are_closed_and_nobody_waits_for_them(server, expected):
+def test_half_open_connections_are_closed_and_nobody_waits_for_them(impatient, expected):
     with contextlib.ExitStack() as clients:
-        silent, half_head, half_body = (clients.enter_context(server.connect()) for _ in range(3))
+        silent, half_head, half_body = (clients.enter_context(impatient.connect()) for _ in range(3))
         half_head.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n")
         half_body.sendall(
             f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
             'content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"prompt": "x'.encode()
         )
-        assert text_of(server.events(SHORT)) == expected
-        assert server.stats() == (0, 0)
+        assert text_of(impatient.events(SHORT)) == expected
+        assert impatient.stats() == (0, 0)
         assert half_body.recv(100).startswith(b"HTTP/1.1 408 ")
         assert all(ended(one) for one in (silent, half_head, half_body))
 
 
-def test_half_a_request_on_a_kept_connection_is_closed_too(server):
-    with server.connect() as sock:
-        server.ask_raw(sock, SHORT)
+def test_half_a_request_on_a_kept_connection_is_closed_too(impatient):
+    with impatient.connect() as sock:
+        impatient.ask_raw(sock, SHORT)
         assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
         sock.sendall(b"GET /health HTTP/1.1\r\n")
         assert ended(sock)
 
 
-def test_reader_that_reads_nothing_delays_nobody_and_is_given_up(server, expected):
+def test_reader_that_reads_nothing_delays_nobody_and_is_given_up(impatient, expected):
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.settimeout(PATIENCE)
     with sock:
-        sock.connect(server.address)
+        sock.connect(impatient.address)
         # Reports and log probabilities make it more than the kernel buffers.
-        server.ask_raw(sock, {**LONG, "stream": True, "logprobs": 5, "speculative": {"report": True}})
-        wait_for_running(server)
-        assert text_of(server.events(SHORT)) == expected
-        server.require_idle()  # although nothing was read
+        impatient.ask_raw(sock, {**LONG, "stream": True, "logprobs": 5, "speculative": {"report": True}})
+        wait_for_running(impatient)
+        assert text_of(impatient.events(SHORT)) == expected
+        impatient.require_idle()  # although nothing was read
         received = bytearray()
         with contextlib.suppress(ConnectionResetError):
             while part := sock.recv(1 << 16):

@@ -65,6 +65,10 @@ def test_request_id_is_echoed_or_made(server):
         (b" " * (5 * 1024 * 1024), 413, "body_too_large"),
         (json.dumps({"prompt": [70] * 5000}).encode(), 400, "context_length_exceeded"),
         (json.dumps({"prompt": ["x"] * 65}).encode(), 400, "invalid_value"),
+        (json.dumps({"prompt": "x" * 3_000_000}).encode(), 400, "context_length_exceeded"),
+        (json.dumps({"prompt": [1] * 1_000_000}).encode(), 400, "context_length_exceeded"),
+        (json.dumps({"prompt": "x", "stop": [1] * 1_000_000}).encode(), 400, "invalid_type"),
+        (json.dumps({"prompt": "x", "structured_outputs": {"regex": "a" * 100_000}}).encode(), 400, "invalid_value"),
         (json.dumps({"prompt": [[1], [999]]}).encode(), 400, "invalid_value"),
         (json.dumps({"prompt": [1, "x"]}).encode(), 400, "invalid_type"),
         (json.dumps({"prompt": []}).encode(), 400, "invalid_value"),
@@ -195,3 +199,29 @@ def test_prompt_limit_and_no_key(hasty):
     message = error(hasty.post("/v1/completions", {"prompt": [70] * 51}, key=None), 400, "context_length_exceeded")
     assert "prompt has 51 tokens: expected at most 50, the server's --max-prompt-tokens" in message
     eventually(lambda: hasty.post("/v1/completions", BODY, key=None).status_code == 200, "an answer in time")
+
+
+def test_grammar_that_never_compiles_holds_up_nobody(hasty, monkeypatch):
+    held = threading.Event()
+    compiler = hasty.service.decode_all.__self__._grammars
+    compiled = compiler.compile
+
+    def compile_slowly(form):
+        if form.text == "slow":
+            assert held.wait(60)
+        return compiled(form)
+
+    monkeypatch.setattr(compiler, "compile", compile_slowly)
+    slow = {**BODY, "structured_outputs": {"regex": "slow"}}
+    error(hasty.post("/v1/completions", slow), 504, "deadline_exceeded")
+    error(hasty.post("/v1/completions", slow), 504, "deadline_exceeded")
+    for form in ({}, {"structured_outputs": {"regex": "fast"}}):
+        eventually(lambda: hasty.post("/v1/completions", {**BODY, **form}).status_code == 200, "an answer")  # noqa: B023
+    held.set()
+
+
+def test_text_that_cannot_fit_is_refused_unread(server):
+    message = error(server.post("/v1/completions", {"prompt": "x" * 30_000}), 400, "context_length_exceeded")
+    longest = len("<|endoftext|>")
+    assert f"prompt has 30000 characters: expected at most {2048 * longest}" in message
+    error(server.post("/tokenize", {"prompt": "x" * 30_000}), 400, "context_length_exceeded")

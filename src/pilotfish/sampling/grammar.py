@@ -6,6 +6,7 @@ matcher, and each drafted path is followed on a fork of it, so that nothing draf
 
 import logging
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Grammar:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer, and remembers the latest.
+    """Compiles grammars for one tokenizer, and remembers the latest; in any number of threads.
 
     Args:
         tokenizer_json: gives the tokenizer in the form of `tokenizer.json`; asked once, with the first grammar.
@@ -49,6 +50,7 @@ class GrammarCompiler:
         self._eos_ids = list(eos_ids)
         self._tokenizer: Any = None
         self._compiled: dict[StructuredOutputs, Grammar] = {}
+        self._lock = Lock()
 
     def compile(self, structured: StructuredOutputs) -> Grammar:
         """The grammar of a form.
@@ -56,11 +58,15 @@ class GrammarCompiler:
         Raises:
             SamplingParamsError: the form is malformed, allows no output at all, or needs what is not installed.
         """
-        if structured not in self._compiled:
-            while len(self._compiled) >= _CACHED_GRAMMARS:
-                del self._compiled[next(iter(self._compiled))]
-            self._compiled[structured] = self._compile(structured)
-        return self._compiled[structured]
+        with self._lock:
+            known = self._compiled.get(structured)
+        if known is None:
+            known = self._compile(structured)  # unlocked: whoever has a simple one does not wait for it
+            with self._lock:
+                while len(self._compiled) >= _CACHED_GRAMMARS:
+                    del self._compiled[next(iter(self._compiled))]
+                self._compiled[structured] = known
+        return known
 
     def _compile(self, structured: StructuredOutputs) -> Grammar:
         option = f"structured_outputs.{structured.kind}"

@@ -22,6 +22,9 @@ from pilotfish.server.settings import ServerSettings
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for completions. A chat goes on until the model ends it."""
 
+MOST_FORM_CHARACTERS = 64 * 1024
+"""Longest schema, expression or grammar: what takes a second to compile."""
+
 _PLAIN = tuple(field.name for field in fields(SamplingParams) if field.name not in ("structured_outputs", "logprobs"))
 
 
@@ -34,7 +37,10 @@ def sampling_params(request: GenerationRequest, settings: ServerSettings) -> Sam
     given = {name: getattr(request, name, None) for name in _PLAIN}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     options["logprobs"] = _logprobs(request)
-    options["structured_outputs"] = _form(request)
+    options["structured_outputs"] = form = _form(request)
+    if form is not None and len(form.text) > MOST_FORM_CHARACTERS:
+        param = "response_format" if request.structured_outputs is None else "structured_outputs"
+        raise _invalid(param, f"{param} has {len(form.text)} characters: expected at most {MOST_FORM_CHARACTERS}")
     if isinstance(request, ChatRequest):
         options.update(_chat_budget(request))
     elif request.max_tokens is None:

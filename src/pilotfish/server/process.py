@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
         try:
             self.run(sockets=[sock])
         finally:
-            self._serving.desk.shutdown(wait=False, cancel_futures=True)
+            self._serving.close()
             self._service.close()
 
 

@@ -27,6 +27,8 @@ class PromptReader:
         self.name = name
         self._max_tokens = settings.max_prompt_tokens
         self._max_prompts = settings.max_prompts
+        # Tokenizing megabytes takes many seconds; what cannot fit in any case is told from its length.
+        self._most_characters = self.context * max(map(len, llm.tokenizer.vocabulary().values()))
         self._vocab_size = min(llm.tokenizer.vocab_size, llm.engine.target.config.vocab_size)
 
     def require_model(self, name: str | None) -> None:
@@ -79,8 +81,10 @@ class PromptReader:
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         if not isinstance(prompt, str):
-            self.require_ids(prompt, "prompt")
-            return list(prompt)
+            ids = self._fitting(list(prompt), "prompt")
+            self.require_ids(ids, "prompt")
+            return ids
+        self.require_length([prompt], "prompt")
         ids = self.tokenizer.encode(prompt)
         if not ids and self.tokenizer.bos_id is not None:
             return [self.tokenizer.bos_id]
@@ -103,9 +107,25 @@ class PromptReader:
 
     def chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
         """Token ids of a conversation."""
-        return self.tokenizer.chat(
-            [message.as_message() for message in messages], add_generation_prompt=add_generation_prompt
-        )
+        plain = [message.as_message() for message in messages]
+        self.require_length([message["content"] for message in plain], "messages")
+        return self.tokenizer.chat(plain, add_generation_prompt=add_generation_prompt)
+
+    def require_length(self, texts: Sequence[str], param: str) -> None:
+        """Refuses texts that are too long for the context however they are cut into tokens.
+
+        Raises:
+            ApiError: 400.
+        """
+        length = sum(map(len, texts))
+        if length > self._most_characters:
+            raise ApiError(
+                400,
+                f"{param} has {length} characters: expected at most {self._most_characters}, more than which "
+                f"{self.context} tokens of this model cannot hold",
+                param=param,
+                code="context_length_exceeded",
+            )
 
     def _fitting(self, ids: list[int], param: str) -> list[int]:
         if not ids:

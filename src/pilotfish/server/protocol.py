@@ -5,10 +5,14 @@ field that is not here is refused by name; one that OpenAI has and this server c
 unless it is null. Fields that only say something about the sender are accepted and have no effect.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+# The first wrong element of a list is enough: a body has room for a million of them.
+Ids: TypeAlias = Annotated[list[int], Field(fail_fast=True)]
+Texts: TypeAlias = Annotated[list[str], Field(fail_fast=True)]
 
 _COMMON_UNSUPPORTED = ("service_tier", "prediction", "functions", "function_call")
 
@@ -69,7 +73,7 @@ class StructuredOutputsOptions(Strict):
     json_schema: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
     grammar: str | None = None
-    choice: list[str] | None = None
+    choice: Texts | None = None
 
 
 class JsonSchema(Strict):
@@ -122,9 +126,9 @@ class GenerationRequest(Strict):
     frequency_penalty: float | None = None
     no_repeat_ngram_size: int | None = None
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    banned_token_ids: list[int] | None = None
-    bad_words: str | list[str] | None = None
+    allowed_token_ids: Ids | None = None
+    banned_token_ids: Ids | None = None
+    bad_words: str | Texts | None = None
     structured_outputs: StructuredOutputsOptions | None = None
     response_format: ResponseFormat | None = None
     seed: int | None = None
@@ -132,8 +136,8 @@ class GenerationRequest(Strict):
     best_of: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Texts | None = None
+    stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
@@ -170,7 +174,7 @@ class CompletionRequest(GenerationRequest):
 
     unsupported: ClassVar[tuple[str, ...]] = (*_COMMON_UNSUPPORTED, "suffix")
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     logprobs: int | None = None
     echo: bool | None = None
 
@@ -196,7 +200,7 @@ class ChatMessage(Strict):
     )
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def as_message(self) -> dict[str, str]:
         """The message as a chat template takes it; parts become lines."""
@@ -221,7 +225,7 @@ class ChatRequest(GenerationRequest):
         "web_search_options",
     )
 
-    messages: list[ChatMessage]
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -232,7 +236,7 @@ class TokenizeRequest(Strict):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
 
@@ -241,5 +245,5 @@ class DetokenizeRequest(Strict):
     """Body of `/detokenize`."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Ids
     skip_special_tokens: bool = False

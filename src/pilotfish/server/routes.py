@@ -1,8 +1,6 @@
 """The endpoints. Owns paths and the order of steps; what a step does is its own module's."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +14,7 @@ from pilotfish.server import replies
 from pilotfish.server.answers import Answer, ChatAnswer, CompletionAnswer
 from pilotfish.server.body import JsonRoute
 from pilotfish.server.departure import EventStream, unless_gone
+from pilotfish.server.desk import Desk
 from pilotfish.server.errors import ApiError, internal_error, translated
 from pilotfish.server.metrics import ServerMetrics
 from pilotfish.server.options import sampling_params
@@ -37,7 +36,9 @@ class Serving:
 
     Attributes:
         created: when the server started, in seconds since 1970.
-        desk: the one thread on which requests are given to the engine; grammars compile there.
+        reading: reads prompts.
+        submitting: gives requests to the engine.
+        compiling: the same for those with a grammar, which may take its time to compile; the others do not wait for it.
         draining: no more requests are taken.
     """
 
@@ -47,7 +48,14 @@ class Serving:
     metrics: ServerMetrics
     created: int
     draining: bool = False
-    desk: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "pilotfish-desk"))
+    reading: Desk = field(default_factory=lambda: Desk(2, "reading"))
+    submitting: Desk = field(default_factory=lambda: Desk(1, "submitting"))
+    compiling: Desk = field(default_factory=lambda: Desk(4, "compiling"))
+
+    def close(self) -> None:
+        """Ends the threads."""
+        for desk in (self.reading, self.submitting, self.compiling):
+            desk.close()
 
 
 _FAILURES: dict[int | str, dict[str, Any]] = {
@@ -93,7 +101,7 @@ async def _generate(request: Request, body: GenerationRequest, kind: type[Answer
 
     async def begin() -> tuple[Samples, Answer]:
         try:
-            prompts = await asyncio.to_thread(serving.reader.read, body)
+            prompts = await serving.reading.run(lambda: serving.reader.read(body))
         except Exception as error:
             raise translated(error) from error
         samples = Samples(
@@ -108,7 +116,7 @@ async def _generate(request: Request, body: GenerationRequest, kind: type[Answer
         answer = kind(body, serving.reader, samples.all, params.n, request.state.request_id)
         log["prompt_tokens"] = sum(len(ids) for ids in prompts)
         try:
-            await samples.start(serving.desk)
+            await samples.start(serving.submitting if params.structured_outputs is None else serving.compiling)
         except BaseException:
             samples.cancel()
             raise
@@ -214,19 +222,21 @@ def _card(serving: Serving) -> dict[str, Any]:
 @router.post("/tokenize", response_model=replies.TokenizeReply)
 async def tokenize(request: Request, body: TokenizeRequest) -> JSONResponse:
     """Token ids of a text, or of messages by the chat template."""
-    reader: PromptReader = request.app.state.serving.reader
+    serving: Serving = request.app.state.serving
+    reader = serving.reader
     reader.require_model(body.model)
 
     def read() -> list[int]:
         if body.messages is not None:
             return reader.chat(body.messages, add_generation_prompt=body.add_generation_prompt)
         assert body.prompt is not None, "one of them is there"
+        reader.require_length([body.prompt], "prompt")
         return reader.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
 
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "expected either prompt or messages", param="prompt", code="invalid_value")
     try:
-        ids = await asyncio.to_thread(read)
+        ids = await serving.reading.run(read)
     except Exception as error:
         raise translated(error) from error
     return JSONResponse({"count": len(ids), "max_model_len": reader.context, "tokens": ids})
@@ -235,10 +245,13 @@ async def tokenize(request: Request, body: TokenizeRequest) -> JSONResponse:
 @router.post("/detokenize", response_model=replies.DetokenizeReply)
 async def detokenize(request: Request, body: DetokenizeRequest) -> JSONResponse:
     """The text of token ids."""
-    reader: PromptReader = request.app.state.serving.reader
+    serving: Serving = request.app.state.serving
+    reader = serving.reader
     reader.require_model(body.model)
     reader.require_ids(body.tokens, "tokens")
-    text = await asyncio.to_thread(reader.tokenizer.decode, body.tokens, skip_special_tokens=body.skip_special_tokens)
+    text = await serving.reading.run(
+        lambda: reader.tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
+    )
     return JSONResponse({"prompt": text})
 
 

@@ -7,7 +7,6 @@ output, which `max_tokens` and the context bound; the engine never waits for it.
 import asyncio
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +14,7 @@ from pilotfish.engine.outputs import CompletionOutput, StreamDelta
 from pilotfish.engine.service import Service, Ticket
 from pilotfish.errors import QueueFullError, ServiceClosedError
 from pilotfish.sampling.params import SamplingParams
+from pilotfish.server.desk import Desk
 from pilotfish.server.errors import ApiError, deadline_exceeded, translated
 from pilotfish.server.metrics import ServerMetrics
 from pilotfish.server.options import seeded
@@ -94,17 +94,21 @@ class Samples:
         ]
         self._left = len(self.all)
 
-    async def start(self, desk: Executor) -> None:
+    async def start(self, desk: Desk) -> None:
         """Gives all samples to the engine, or none.
 
         Args:
-            desk: where a grammar may take its time to compile.
+            desk: whose thread does it.
 
         Raises:
-            ApiError: the engine refuses one of them; 429 where the queue is full, 503 once it drains.
+            ApiError: the engine refuses one of them; 429 where the queue is full, 503 once it drains, 504 past the
+                deadline.
         """
         try:
-            await self._loop.run_in_executor(desk, self._submit)
+            async with asyncio.timeout(self._remaining):
+                await desk.run(self._submit)
+        except TimeoutError:
+            raise deadline_exceeded(self._timeout) from None
         except QueueFullError as error:
             raise ApiError(
                 429,
@@ -117,6 +121,11 @@ class Samples:
             raise draining() from None
         except Exception as error:
             raise translated(error) from error
+
+    @property
+    def _remaining(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._deadline - time.monotonic())
 
     def _submit(self) -> None:
         try:
@@ -149,9 +158,8 @@ class Samples:
         """
         if not self._left:
             return None
-        remaining = self._deadline - time.monotonic()
         try:
-            async with asyncio.timeout(max(0.0, remaining)):
+            async with asyncio.timeout(self._remaining):
                 arrival = await self._arrivals.get()
         except TimeoutError:
             raise deadline_exceeded(self._timeout) from None
