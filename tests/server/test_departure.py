@@ -1,15 +1,19 @@
 """Clients that die, hang, or do not read: the others notice nothing, and no slot stays taken."""
 
+import asyncio
 import contextlib
 import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from pilotfish import LLM, SamplingParams
+from pilotfish.server.departure import EventStream
+from pilotfish.server.desk import Desk
 from pilotfish.server.settings import ServerSettings
 from tests.server.conftest import SPECULATION
 from tests.server.running import KEY, PATIENCE, RunningServer, eventually
@@ -149,3 +153,46 @@ def test_slow_reader_gets_everything(server):
             assert part
             received += part
             time.sleep(0.005)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_end_of_a_stream_is_told_even_if_nobody_waited_for_its_beginning(leaves):
+    told, sent = [], []
+
+    async def events():
+        yield "data: x\n\n"
+
+    async def receive():
+        if not leaves:
+            await asyncio.sleep(PATIENCE)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        if leaves:
+            await asyncio.sleep(PATIENCE)
+        sent.append(message)
+
+    stream = EventStream(events(), write_timeout=PATIENCE, on_end=lambda: told.append(True))
+    log = {}
+    asyncio.run(stream({"type": "http", "state": {"log": log}}, receive, send))
+    assert told == [True]
+    assert (len(sent), log.get("client_gone")) == ((0, True) if leaves else (3, None))
+
+
+def test_job_that_fails_or_is_given_up_leaves_its_desk_to_the_next():
+    desk = Desk(1, "test")
+    go = threading.Event()
+
+    async def jobs():
+        with pytest.raises(ZeroDivisionError):
+            await desk.run(lambda: 1 / 0)
+        given_up = asyncio.ensure_future(desk.run(lambda: go.wait(PATIENCE)))
+        never_begun = asyncio.ensure_future(desk.run(go.clear))
+        await asyncio.sleep(0.01)
+        for one in (given_up, never_begun):
+            one.cancel()
+        go.set()
+        return await desk.run(go.is_set)
+
+    assert asyncio.run(jobs()) is True
+    desk.close()

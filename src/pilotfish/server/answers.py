@@ -1,4 +1,7 @@
-"""Samples become answers: whole ones, and the chunks of a stream. Owns what an answer holds."""
+"""Samples become answers: whole ones, and the chunks of a stream.
+
+Owns what every answer holds; what only a chat's or only a completion's has is in `chat.py` and `completion.py`.
+"""
 
 import time
 from abc import ABC, abstractmethod
@@ -8,24 +11,10 @@ from typing import Any
 import pilotfish
 from pilotfish.engine.outputs import CompletionOutput, StreamDelta
 from pilotfish.metrics.counters import SpeculationCounters
-from pilotfish.server.logprobs import LogprobWriter, top_by_text
+from pilotfish.server.logprobs import LogprobWriter
 from pilotfish.server.prompts import PromptReader
-from pilotfish.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
-from pilotfish.server.replies import (
-    AnswerMessage,
-    ChatChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatDeltaChoice,
-    Completion,
-    CompletionChoice,
-    CompletionLogprobs,
-    DeliveredToken,
-    Reply,
-    SpeculativeDecoding,
-    Usage,
-    prompt_logprobs_of,
-)
+from pilotfish.server.protocol import GenerationRequest
+from pilotfish.server.replies import DeliveredToken, Reply, SpeculativeDecoding, Usage, prompt_logprobs_of
 from pilotfish.server.samples import Sample
 
 
@@ -188,117 +177,6 @@ class Answer(ABC):
     @abstractmethod
     def _chunk(self, choices: list[Any], extra: dict[str, Any]) -> Reply:
         """A chunk around its choices."""
-
-
-class ChatAnswer(Answer):
-    """Answer of `/v1/chat/completions`."""
-
-    prefix = "chatcmpl"
-
-    def _choice(self, place: int, sample: Sample) -> ChatChoice:
-        output = self._output(sample)
-        logprobs = None
-        if output.logprobs is not None and self._wants_logprobs:
-            logprobs = self._writer(sample).chat(output.token_ids, output.logprobs)
-        message = AnswerMessage(role="assistant", content=output.text, refusal=None)
-        return ChatChoice(
-            index=place, message=message, logprobs=logprobs, **self._ending(sample), **self._details(sample)
-        )
-
-    @property
-    def _wants_logprobs(self) -> bool:
-        assert isinstance(self._request, ChatRequest), "the request of a chat"
-        return bool(self._request.logprobs)
-
-    def _opening(self, place: int, sample: Sample) -> Iterator[Reply]:
-        role = AnswerMessage(role="assistant", content="", refusal=None)
-        yield self._chunk([ChatDeltaChoice(index=place, delta=role, logprobs=None, finish_reason=None)], {})
-
-    def _delta_choices(self, place: int, sample: Sample, delta: StreamDelta) -> Iterator[ChatDeltaChoice]:
-        details = self._delta_details(delta)
-        logprobs = None
-        if self._wants_logprobs and delta.token_ids:
-            assert delta.logprobs is not None, "asked for"
-            logprobs = self._writer(sample).chat(delta.token_ids, delta.logprobs)
-        if delta.text or details.get("tokens") or logprobs is not None:
-            content = AnswerMessage(content=delta.text)
-            yield ChatDeltaChoice(index=place, delta=content, logprobs=logprobs, finish_reason=None, **details)
-        if delta.output is not None:
-            yield ChatDeltaChoice(index=place, delta=AnswerMessage(), logprobs=None, **self._ending(sample))
-
-    def _answer(self, choices: list[ChatChoice], extra: dict[str, Any]) -> Reply:
-        return ChatCompletion(object="chat.completion", choices=choices, **self._head, **extra)
-
-    def _chunk(self, choices: list[ChatDeltaChoice], extra: dict[str, Any]) -> Reply:
-        return ChatCompletionChunk(object="chat.completion.chunk", choices=choices, **self._head, **extra)
-
-
-class CompletionAnswer(Answer):
-    """Answer of `/v1/completions`."""
-
-    prefix = "cmpl"
-
-    def _choice(self, place: int, sample: Sample) -> CompletionChoice:
-        output = self._output(sample)
-        prompt = self._prompt_text(sample)
-        logprobs = None
-        if output.logprobs is not None and self._own.logprobs is not None:
-            logprobs = self._writer(sample, len(prompt)).completion(output.token_ids, output.logprobs)
-            if self._own.echo:
-                logprobs = self._with_prompt(sample, logprobs)
-        return CompletionChoice(
-            index=place, text=prompt + output.text, logprobs=logprobs, **self._ending(sample), **self._details(sample)
-        )
-
-    @property
-    def _own(self) -> CompletionRequest:
-        assert isinstance(self._request, CompletionRequest), "the request of a completion"
-        return self._request
-
-    def _prompt_text(self, sample: Sample) -> str:
-        return self._reader.text(sample.ids) if self._own.echo else ""
-
-    def _with_prompt(self, sample: Sample, output: CompletionLogprobs) -> CompletionLogprobs:
-        """The prompt's tokens before the output's."""
-        found: Any = sample.prompt_logprobs
-        assert found is not None, "echo with logprobs asks for them"
-        top = self._own.logprobs or 0
-        names, offsets, offset = [], [], 0
-        for place, token in enumerate(sample.ids):
-            names.append(self._reader.text([token]) if found[place] is None else found[place][token].decoded_token)
-            offsets.append(offset)
-            offset = len(self._reader.text(sample.ids[: place + 1]))
-        values = [None if own is None else own[token].logprob for token, own in zip(sample.ids, found, strict=True)]
-        alternatives: list[dict[str, float] | None] | None = None
-        if top:
-            alternatives = [None if own is None else top_by_text(own, top) for own in found]
-            alternatives += output.top_logprobs or []
-        return CompletionLogprobs(
-            tokens=names + output.tokens,
-            token_logprobs=values + output.token_logprobs,
-            top_logprobs=alternatives,
-            text_offset=offsets + output.text_offset,
-        )
-
-    def _opening(self, place: int, sample: Sample) -> Iterator[Reply]:
-        if self._own.echo:
-            text = self._prompt_text(sample)
-            yield self._chunk([CompletionChoice(index=place, text=text, logprobs=None, finish_reason=None)], {})
-
-    def _delta_choices(self, place: int, sample: Sample, delta: StreamDelta) -> Iterator[CompletionChoice]:
-        details = self._delta_details(delta)
-        logprobs = None
-        if self._own.logprobs is not None and delta.token_ids:
-            assert delta.logprobs is not None, "asked for"
-            logprobs = self._writer(sample).completion(delta.token_ids, delta.logprobs)
-        if delta.text or details.get("tokens") or logprobs is not None or delta.output is not None:
-            ending = {"finish_reason": None} if delta.output is None else self._ending(sample)
-            yield CompletionChoice(index=place, text=delta.text, logprobs=logprobs, **ending, **details)
-
-    def _answer(self, choices: list[CompletionChoice], extra: dict[str, Any]) -> Reply:
-        return Completion(object="text_completion", choices=choices, **self._head, **extra)
-
-    _chunk = _answer
 
 
 def _tokens(ids: Sequence[int], pieces: Sequence[str], from_draft: Sequence[bool]) -> list[DeliveredToken]:

@@ -15,7 +15,8 @@ from pilotfish.server.gate import Gate
 from pilotfish.server.metrics import ServerMetrics
 from pilotfish.server.page import page_routes
 from pilotfish.server.prompts import PromptReader
-from pilotfish.server.routes import Serving, router
+from pilotfish.server.routes import router
+from pilotfish.server.serving import Serving
 from pilotfish.server.settings import ServerSettings
 
 

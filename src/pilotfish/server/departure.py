@@ -1,7 +1,7 @@
 """Clients that leave, and clients that do not read. Owns what happens to work nobody waits for any more."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -44,17 +44,19 @@ class EventStream(Response):
     """Server-sent events, until they end, the client leaves, or it reads nothing for too long.
 
     Args:
-        events: complete events. Closed in any case, so that what makes them can clean up.
+        events: complete events.
         write_timeout: seconds that one of them may wait for a reader.
+        on_end: called once in any case, even if the client left before the first event.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[str], *, write_timeout: float) -> None:
+    def __init__(self, events: AsyncIterator[str], *, write_timeout: float, on_end: Callable[[], None]) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._write_timeout = write_timeout
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         log = scope["state"]["log"]
@@ -73,17 +75,15 @@ class EventStream(Response):
                 abort()
         finally:
             await _end(writing, leaving)
+            self._on_end()
 
     async def _write(self, send: Send) -> None:
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for event in self._events:
-                async with asyncio.timeout(self._write_timeout):
-                    await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
-                await asyncio.sleep(0)  # neither events nor send need to wait; others, and a departure, get their turn
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            await self._events.aclose()  # type: ignore[attr-defined]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for event in self._events:
+            async with asyncio.timeout(self._write_timeout):
+                await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+            await asyncio.sleep(0)  # neither events nor send need to wait; others, and a departure, get their turn
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _departure(receive: Receive) -> None:

@@ -3,6 +3,7 @@
 Owns the translation of whatever goes wrong into a status and a body. Knows no route.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -17,6 +18,8 @@ from starlette.requests import Request
 
 from pilotfish.errors import InvalidInputError, PilotfishError, SamplingParamsError, SpeculativeConfigError
 from pilotfish.sampling.params import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 _SHOWN = 80
 _OPTIONS = frozenset(field.name for field in fields(SamplingParams))
@@ -59,7 +62,7 @@ class ApiError(HTTPException):
 
 
 def translated(error: Exception) -> ApiError:
-    """What a client is told about an error of the engine's."""
+    """What a client is told about an error; one that is not the client's is logged."""
     if isinstance(error, ApiError):
         return error
     message = " ".join(str(error).split())
@@ -72,7 +75,9 @@ def translated(error: Exception) -> ApiError:
     if isinstance(error, InvalidInputError):
         return ApiError(400, message, code="invalid_value")
     if isinstance(error, PilotfishError):
+        logger.error("the engine failed", exc_info=error)
         return ApiError(500, message, code="engine_error")
+    logger.error("a mistake of ours", exc_info=error)
     return internal_error()
 
 

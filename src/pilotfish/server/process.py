@@ -19,7 +19,7 @@ from pilotfish.engine.service import Service
 from pilotfish.errors import InvalidInputError
 from pilotfish.server.app import create_app
 from pilotfish.server.connection import Connection
-from pilotfish.server.routes import Serving
+from pilotfish.server.serving import Serving
 from pilotfish.server.settings import ServerSettings
 
 _CLOSING = 5
