@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from pydantic import ValidationError
 
-from pilotfish.errors import SamplingParamsError
+from pilotfish.errors import CacheFullError, PilotfishError, PromptError, SamplingParamsError, SpeculativeConfigError
 from pilotfish.sampling.params import SamplingParams
-from pilotfish.server.errors import ApiError, invalid_body
+from pilotfish.server.errors import ApiError, invalid_body, translated
 from pilotfish.server.options import sampling_params
 from pilotfish.server.protocol import ChatRequest, CompletionRequest
 from pilotfish.server.settings import ServerSettings
@@ -180,3 +180,20 @@ def test_settings_name_their_mistakes():
         with pytest.raises(ValueError, match="expected") as caught:
             ServerSettings(**{name: value})
         assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "logged"),
+    [
+        (CacheFullError("10 pages: expected at most 3"), 400, "context_length_exceeded", 0),
+        (PromptError("no tokens"), 400, "invalid_value", 0),
+        (SpeculativeConfigError("num_speculative_tokens=-1"), 400, "invalid_value", 0),
+        (PilotfishError("the engine failed"), 500, "engine_error", 1),
+        (RuntimeError("a secret"), 500, "internal_error", 1),
+    ],
+)
+def test_only_the_clients_own_mistakes_are_told_and_only_ours_are_logged(error, status, code, logged, caplog):
+    told = translated(error)
+    assert (told.status_code, told.code) == (status, code)
+    assert (str(error) in told.message) == (code != "internal_error")
+    assert len(caplog.records) == logged

@@ -16,7 +16,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from pilotfish.errors import InvalidInputError, PilotfishError, SamplingParamsError, SpeculativeConfigError
+from pilotfish.errors import (
+    CacheFullError,
+    InvalidInputError,
+    PilotfishError,
+    SamplingParamsError,
+    SpeculativeConfigError,
+)
 from pilotfish.sampling.params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -72,6 +78,8 @@ def translated(error: Exception) -> ApiError:
         word = re.match(r"[a-z_]+", message)
         param = word.group() if word and word.group() in _OPTIONS else None
         return ApiError(400, message, param=param, code="invalid_value")
+    if isinstance(error, CacheFullError):  # such a request would not fit an idle engine either
+        return ApiError(400, message, code="context_length_exceeded")
     if isinstance(error, InvalidInputError):
         return ApiError(400, message, code="invalid_value")
     if isinstance(error, PilotfishError):
