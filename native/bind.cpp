@@ -329,6 +329,10 @@ NB_MODULE(_native, m) {
       .def("nodes", &Decoder::nodes, nb::arg("sequence"))
       .def("keep", &Decoder::keep, nb::arg("sequence"), nb::arg("path"))
       .def("truncate", &Decoder::truncate, nb::arg("sequence"), nb::arg("length"))
+      .def("share", &Decoder::share, nb::arg("sequence"), nb::arg("block"))
+      .def("adopt", &Decoder::adopt, nb::arg("sequence"), nb::arg("pages"))
+      .def("release", &Decoder::release, nb::arg("page"))
+      .def("limit_pages", &Decoder::limit_pages, nb::arg("pages"))
       .def("forward", &forward, nb::arg("segments"), nb::arg("tokens"), nb::arg("parents"), nb::arg("start"),
            nb::arg("stop"), nb::arg("hidden_in").none(), nb::arg("capture"), nb::arg("logits"), nb::arg("captured"))
       .def_prop_ro("threads", &Decoder::threads)

@@ -26,17 +26,15 @@ KvCache::KvCache(int64_t layers, int64_t heads, int64_t head_dim, int64_t padded
 int64_t KvCache::open(int64_t capacity) {
   if (capacity < 1) fail<RowsFault>("capacity is ", capacity, "; a sequence needs room for at least 1 position");
   // Compared without rounding up first: a capacity near the largest integer must not overflow.
-  if (capacity > free_pages() * kPagePositions)
-    fail<CacheFullFault>("a sequence of ", capacity, " positions does not fit: ", free_pages(), " of ", total_pages_,
-                         " pages of ", kPagePositions,
-                         " positions are free; close a sequence or give the executor a larger cache");
+  if (capacity > total_pages_ * kPagePositions)
+    fail<CacheFullFault>("a sequence of ", capacity, " positions does not fit: there are ", total_pages_, " pages of ",
+                         kPagePositions, " positions; ask for fewer positions or give the executor a larger cache");
   size_t number = 0;
   while (number < sequences_.size() && sequences_[number].open) ++number;
   if (number == sequences_.size()) sequences_.emplace_back();
   sequences_[number] = Sequence{};
   sequences_[number].open = true;
   sequences_[number].capacity = capacity;
-  reserved_ += pages_for(capacity);
   return static_cast<int64_t>(number);
 }
 
@@ -49,23 +47,110 @@ Sequence& KvCache::at(int64_t sequence) {
 
 void KvCache::close(int64_t sequence) {
   Sequence& closed = at(sequence);
-  unused_.insert(unused_.end(), closed.pages.begin(), closed.pages.end());
-  reserved_ -= pages_for(closed.capacity);
+  for (int64_t page : closed.numbers) release(page);
   closed = Sequence{};
 }
 
-void KvCache::provide(Sequence& sequence, int64_t slots) {
-  while (static_cast<int64_t>(sequence.pages.size()) < pages_for(slots)) {
-    if (unused_.empty()) {  // several at once, so that they may lie in huge pages
-      const int64_t count = std::clamp<int64_t>(kChunkBytes / page_bytes(), 1, total_pages_ - made_);
-      chunks_.emplace_back(static_cast<size_t>(count * page_bytes()));
-      for (int64_t i = count - 1; i >= 0; --i)
-        unused_.push_back(reinterpret_cast<float*>(chunks_.back().data()) + i * page_floats_);
-      made_ += count;
-    }
-    sequence.pages.push_back(unused_.back());
-    unused_.pop_back();
+bool KvCache::shares_end(const Sequence& sequence, int64_t slots) const {
+  const size_t last = static_cast<size_t>(sequence.length / kPagePositions);
+  return slots > sequence.length && last < sequence.numbers.size() &&
+         pages_[static_cast<size_t>(sequence.numbers[last])].users > 1;
+}
+
+int64_t KvCache::missing(const Sequence& sequence, int64_t slots) const {
+  const int64_t more = pages_for(slots) - static_cast<int64_t>(sequence.pages.size());
+  return std::max<int64_t>(more, 0) + (shares_end(sequence, slots) ? 1 : 0);
+}
+
+int64_t KvCache::take() {
+  if (unused_.empty()) {  // several at once, so that they may lie in huge pages
+    const int64_t made = static_cast<int64_t>(pages_.size());
+    const int64_t count = std::clamp<int64_t>(kChunkBytes / page_bytes(), 1, total_pages_ - made);
+    chunks_.emplace_back(static_cast<size_t>(count * page_bytes()));
+    for (int64_t i = 0; i < count; ++i)
+      pages_.push_back({reinterpret_cast<float*>(chunks_.back().data()) + i * page_floats_, 0});
+    for (int64_t i = count - 1; i >= 0; --i) unused_.push_back(made + i);
   }
+  const int64_t page = unused_.back();
+  unused_.pop_back();
+  pages_[static_cast<size_t>(page)].users = 1;
+  ++used_;
+  return page;
+}
+
+void KvCache::append(Sequence& sequence, int64_t page) {
+  sequence.numbers.push_back(page);
+  sequence.pages.push_back(pages_[static_cast<size_t>(page)].data);
+}
+
+void KvCache::provide(Sequence& sequence, int64_t slots) {
+  if (shares_end(sequence, slots)) {
+    const size_t last = static_cast<size_t>(sequence.length / kPagePositions);
+    const int64_t shared = sequence.numbers[last], own = take();
+    std::memcpy(pages_[static_cast<size_t>(own)].data, pages_[static_cast<size_t>(shared)].data,
+                static_cast<size_t>(page_bytes()));
+    sequence.numbers[last] = own;
+    sequence.pages[last] = pages_[static_cast<size_t>(own)].data;
+    release(shared);
+  }
+  while (static_cast<int64_t>(sequence.pages.size()) < pages_for(slots)) append(sequence, take());
+}
+
+void KvCache::trim(Sequence& sequence) {
+  while (static_cast<int64_t>(sequence.pages.size()) > pages_for(sequence.length)) {
+    release(sequence.numbers.back());
+    sequence.numbers.pop_back();
+    sequence.pages.pop_back();
+  }
+}
+
+KvCache::Page& KvCache::used_page(int64_t page) {
+  if (page < 0 || page >= static_cast<int64_t>(pages_.size()) || pages_[static_cast<size_t>(page)].users == 0)
+    fail<RowsFault>("page ", page, " is not in use; expected a number from share()");
+  return pages_[static_cast<size_t>(page)];
+}
+
+int64_t KvCache::share(const Sequence& sequence, int64_t block) {
+  if (block < 0 || block >= sequence.length / kPagePositions)
+    fail<RowsFault>("block ", block, " is not full; the sequence has ", sequence.length, " committed positions, ",
+                    kPagePositions, " to a block");
+  const int32_t layers = sequence.committed_layers[static_cast<size_t>((block + 1) * kPagePositions - 1)];
+  if (layers < layers_)
+    fail<RowsFault>("block ", block, " went through ", layers, " layers only; expected all ", layers_);
+  const int64_t page = sequence.numbers[static_cast<size_t>(block)];
+  ++pages_[static_cast<size_t>(page)].users;
+  return page;
+}
+
+void KvCache::adopt(Sequence& sequence, const std::vector<int64_t>& pages) {
+  if (sequence.length % kPagePositions != 0 || !sequence.nodes.empty())
+    fail<RowsFault>("a sequence of ", sequence.length, " committed positions and ", sequence.nodes.size(),
+                    " nodes cannot go on with pages; expected full pages and no nodes");
+  if (!sequence.committed_layers.empty() && sequence.committed_layers.back() < layers_)
+    fail<RowsFault>("the sequence went through ", sequence.committed_layers.back(), " layers only; expected all");
+  const int64_t count = static_cast<int64_t>(pages.size());
+  if (count > (sequence.capacity - sequence.length) / kPagePositions)
+    fail<CacheFullFault>(count, " pages do not fit a sequence of ", sequence.length, " positions that was opened for ",
+                         sequence.capacity);
+  for (int64_t page : pages) used_page(page);
+  for (int64_t page : pages) {
+    ++used_page(page).users;
+    append(sequence, page);
+  }
+  sequence.length += count * kPagePositions;
+  sequence.committed_layers.resize(static_cast<size_t>(sequence.length), static_cast<int32_t>(layers_));
+}
+
+void KvCache::release(int64_t page) {
+  if (--used_page(page).users > 0) return;
+  unused_.push_back(page);
+  --used_;
+}
+
+void KvCache::limit(int64_t pages) {
+  if (pages < std::max<int64_t>(used_, 1))
+    fail<CacheFullFault>("the cache cannot be limited to ", pages, " pages; ", used_, " are in use");
+  total_pages_ = pages;
 }
 
 void KvCache::write(const Sequence& sequence, int64_t slot, int64_t layer, int64_t head, const float* key,
@@ -115,6 +200,7 @@ void KvCache::keep(Sequence& sequence, const std::vector<int64_t>& path) {
   }
   sequence.length += static_cast<int64_t>(path.size());
   sequence.nodes.clear();
+  trim(sequence);
 }
 
 void KvCache::truncate(Sequence& sequence, int64_t length) {
@@ -123,6 +209,7 @@ void KvCache::truncate(Sequence& sequence, int64_t length) {
   sequence.length = length;
   sequence.committed_layers.resize(static_cast<size_t>(length));
   sequence.nodes.clear();
+  trim(sequence);
 }
 
 }  // namespace pilotfish

@@ -1,7 +1,8 @@
-// The key-value cache: pages of 32 positions, the sequences that own them, and the nodes not yet kept.
+// The key-value cache: pages of 32 positions, the sequences that hold them, and the nodes not yet kept.
 //
 // A page holds, for each layer and key-value head, the keys as [dimension][32] and the values as [32][padded dimension].
-// A sequence reserves its pages when opened; memory is touched when a page is first used.
+// Sequences grow page by page. A page may have several users: sequences with the same text before it, and whoever shares
+// it out. A sequence writes only into pages of its own; one that it shares is copied first.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -22,7 +23,8 @@ struct Sequence {
   bool open = false;
   int64_t capacity = 0;
   int64_t length = 0;  // committed positions
-  std::vector<float*> pages;  // as many as were needed so far
+  std::vector<float*> pages;     // of its slots, in order
+  std::vector<int64_t> numbers;  // the same pages by number
   std::vector<Node> nodes;
   std::vector<int32_t> committed_layers;  // for each committed position, the layers that hold it and all before it
 };
@@ -35,13 +37,24 @@ class KvCache {
   void close(int64_t sequence);
   // The open sequence of that number; a RowsFault if there is none.
   Sequence& at(int64_t sequence);
-  // Makes sure that the first `slots` slots of a sequence have pages.
+  // Free pages that `provide` would take.
+  int64_t missing(const Sequence& sequence, int64_t slots) const;
+  // Makes sure that the first `slots` slots of a sequence have pages, and those not committed pages of their own.
   void provide(Sequence& sequence, int64_t slots);
   void keep(Sequence& sequence, const std::vector<int64_t>& path);
-  static void truncate(Sequence& sequence, int64_t length);
+  void truncate(Sequence& sequence, int64_t length);
+
+  // One more user for the page of a sequence's block of 32 committed positions; returns its number.
+  int64_t share(const Sequence& sequence, int64_t block);
+  // The sequence, which ends with a full page, goes on with these pages as its own committed positions.
+  void adopt(Sequence& sequence, const std::vector<int64_t>& pages);
+  // One user less.
+  void release(int64_t page);
+  // There are this many pages from now on.
+  void limit(int64_t pages);
 
   int64_t total_pages() const { return total_pages_; }
-  int64_t free_pages() const { return total_pages_ - reserved_; }
+  int64_t free_pages() const { return total_pages_ - used_; }
   int64_t page_bytes() const { return page_floats_ * static_cast<int64_t>(sizeof(float)); }
   int64_t key_offset(int64_t layer, int64_t head) const { return (layer * heads_ + head) * block_floats_; }
   int64_t value_offset(int64_t layer, int64_t head) const {
@@ -52,14 +65,23 @@ class KvCache {
              const float* value) const;
 
  private:
+  struct Page {
+    float* data;
+    int64_t users;
+  };
+  int64_t take();
+  void append(Sequence& sequence, int64_t page);
+  void trim(Sequence& sequence);
+  Page& used_page(int64_t page);
+  bool shares_end(const Sequence& sequence, int64_t slots) const;
   void copy_slot(const Sequence& sequence, int64_t from, int64_t to) const;
 
   int64_t layers_, heads_, head_dim_, padded_dim_, block_floats_, page_floats_, total_pages_;
-  int64_t reserved_ = 0;
+  int64_t used_ = 0;  // pages with users
   std::vector<Sequence> sequences_;
   std::vector<Memory> chunks_;
-  int64_t made_ = 0;  // pages in the chunks
-  std::vector<float*> unused_;
+  std::vector<Page> pages_;  // in the chunks
+  std::vector<int64_t> unused_;
 };
 
 }  // namespace pilotfish

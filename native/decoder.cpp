@@ -228,7 +228,27 @@ void Decoder::keep(int64_t sequence, const std::vector<int64_t>& path) {
 
 void Decoder::truncate(int64_t sequence, int64_t length) {
   Turn turn(*this);
-  KvCache::truncate(cache_.at(sequence), length);
+  cache_.truncate(cache_.at(sequence), length);
+}
+
+int64_t Decoder::share(int64_t sequence, int64_t block) {
+  Turn turn(*this);
+  return cache_.share(cache_.at(sequence), block);
+}
+
+void Decoder::adopt(int64_t sequence, const std::vector<int64_t>& pages) {
+  Turn turn(*this);
+  cache_.adopt(cache_.at(sequence), pages);
+}
+
+void Decoder::release(int64_t page) {
+  Turn turn(*this);
+  cache_.release(page);
+}
+
+void Decoder::limit_pages(int64_t pages) {
+  Turn turn(*this);
+  cache_.limit(pages);
 }
 
 void Decoder::forward(const PassRequest& request) {

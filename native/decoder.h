@@ -82,6 +82,10 @@ class Decoder {
   int64_t nodes(int64_t sequence);
   void keep(int64_t sequence, const std::vector<int64_t>& path);
   void truncate(int64_t sequence, int64_t length);
+  int64_t share(int64_t sequence, int64_t block);
+  void adopt(int64_t sequence, const std::vector<int64_t>& pages);
+  void release(int64_t page);
+  void limit_pages(int64_t pages);
   void forward(const PassRequest& request);
 
   const DecoderSpec& spec() const { return spec_; }

@@ -41,6 +41,13 @@ void Pass::plan() {
     first_row += count;
     if (!wanted.chain) first_parent += count;
   }
+  int64_t missing = 0;
+  for (const Segment& segment : segments_)
+    missing += decoder_.cache_.missing(*segment.sequence,
+                                       segment.sequence->length + static_cast<int64_t>(segment.nodes.size()));
+  if (missing > decoder_.cache_.free_pages())
+    fail<CacheFullFault>("the pass needs ", missing, " more pages of the cache; ", decoder_.cache_.free_pages(), " of ",
+                         decoder_.cache_.total_pages(), " are free");
   if (static_cast<int64_t>(logit_rows_.size()) != request_.logit_rows)
     fail<RowsFault>("logits has ", request_.logit_rows, " rows; the segments ask for ", logit_rows_.size());
   plan_blocks();

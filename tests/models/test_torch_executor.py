@@ -387,8 +387,13 @@ def test_closed_sequence_is_refused_and_its_number_not_mixed_up(executors):
 
 
 def test_a_cache_that_cannot_be_allocated_is_refused(executors):
+    executor = executors["llama"]
+    sequence = prefilled(executor, random_tokens(3), capacity=10**15)
+    cache = executor._caches[sequence]
     with pytest.raises(CacheFullError, match="no memory for a key-value cache of 1000000000000000 positions"):
-        executors["llama"].open(10**15)
+        cache.reserve(10**15)
+    assert cache.keys.shape == cache.values.shape
+    executor.close(sequence)
 
 
 @pytest.mark.parametrize("case", FAMILIES)

@@ -191,6 +191,47 @@ void check_model(bool rich, Form form, int threads, const std::string& name) {
   check(decoder.cache().free_pages() == decoder.cache().total_pages(), name + ": pages were lost");
 }
 
+// Pages shared between sequences: the same bits, copies where somebody writes, and none lost.
+void check_sharing(int threads) {
+  Decoder decoder(awkward_spec(false), threads, 12);
+  load(decoder, Form::kFloat32, false);
+  Random random{5};
+  std::vector<int64_t> text, path;
+  for (int64_t i = 0; i < 70; ++i) {
+    text.push_back(random.below(decoder.spec().vocab));
+    path.push_back(i);
+  }
+  const int64_t first = decoder.open(100), second = decoder.open(100);
+  check_refused<RowsFault>([&] { decoder.share(first, 0); }, "a block that is not full");
+  run(decoder, first, text);
+  decoder.keep(first, path);
+  const std::vector<int64_t> pages = {decoder.share(first, 0), decoder.share(first, 1)};
+  decoder.adopt(second, pages);
+  check(decoder.length(second) == 64, "adopted pages are committed");
+  check(decoder.cache().free_pages() == 12 - 3, "shared pages are counted once");
+  std::vector<int64_t> other(text.begin(), text.begin() + 64);
+  other.push_back(7);
+  check(same(run(decoder, second, {7}).data(), one_by_one(decoder, other)), "after adopting");
+  decoder.truncate(second, 40);
+  other.resize(40);
+  other.push_back(9);
+  check(same(run(decoder, second, {9}).data(), one_by_one(decoder, other)), "after a cut into a shared page");
+  text.push_back(3);
+  check(same(run(decoder, first, {3}).data(), one_by_one(decoder, text)), "the page was copied before it was written");
+  check_refused<RowsFault>([&] { decoder.adopt(second, pages); }, "pages after half a page");
+  check_refused<RowsFault>([&] { decoder.adopt(decoder.open(64), {11}); }, "a page that nobody shares");
+  check_refused<RowsFault>([&] { decoder.release(99); }, "a page that does not exist");
+  check_refused<CacheFullFault>([&] { run(decoder, decoder.open(384), std::vector<int64_t>(300, 1)); }, "a full cache");
+  check_refused<CacheFullFault>([&] { decoder.limit_pages(2); }, "a limit below what is in use");
+  decoder.close(first);
+  check(decoder.cache().free_pages() == 12 - 3, "shared pages outlive their sequence");
+  decoder.close(second);
+  for (int64_t page : pages) decoder.release(page);
+  check(decoder.cache().free_pages() == 12, "pages were lost");
+  decoder.limit_pages(1);
+  check(decoder.cache().total_pages() == 1, "a cache can be limited");
+}
+
 void check_refusals() {
   Decoder decoder(awkward_spec(false), 2, 4);
   load(decoder, Form::kFloat32, false);
@@ -275,6 +316,7 @@ int main() {
       check_model(rich, Form::kGroupedFloat, threads, name + ", groups with float32 scales");
     }
   }
+  for (int threads : {1, 3}) check_sharing(threads);
   check_refusals();
   check_instruction_sets();
   check_concurrent_use();

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from pilotfish.models.base import PagedExecutor
 from pilotfish.sampling.sampler import Sampler
 from pilotfish.terms import Draft
 
@@ -105,6 +106,12 @@ class Drafter(ABC):
 
     observes_end: bool = False
     """Whether `observe` is called for the round a request ends with, too: for what records rather than drafts."""
+
+    executors: tuple[PagedExecutor, ...] = ()
+    """Executors of its own, whose caches hold the requests' texts beside the target's: memory is planned for both."""
+
+    bytes_per_token: int = 0
+    """What it keeps in memory besides for each token of a request's text, where that is much."""
 
     nodes_per_depth: int = 1
     """A draft has at most this many nodes times `draft_len`: 1 for chains, more for trees."""

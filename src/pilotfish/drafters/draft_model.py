@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pilotfish.drafters.base import Drafter, DraftJob, Observation, highest_prob
-from pilotfish.models.base import Executor, Segment
+from pilotfish.models.base import Executor, PagedExecutor, Segment
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.terms import EMPTY_DRAFT, Draft
 
@@ -51,19 +51,31 @@ class DraftModelDrafter(Drafter):
 
     Under `match` it draws with the target's noise at the target's positions, so it agrees as often as the two laws
     allow. Under ratio rules it draws from its own law and reports it. Its confidence is the highest probability of its
-    law, whichever token was drawn. Where the text outgrows the draft model's
-    context it drafts nothing. While it is not asked it does nothing; the text is read when it is asked again.
+    law, whichever token was drawn. Where the text outgrows the draft model's context, or its cache has no room, it
+    drafts nothing. While it is not asked it does nothing; the text is read when it is asked again, but for a beginning
+    that an earlier text had too.
     """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
+        self._paged = executor if isinstance(executor, PagedExecutor) else None
+        self.executors = (executor,) if isinstance(executor, PagedExecutor) else ()
         self._sequences: dict[int, int] = {}
+        self._capacities: dict[int, int] = {}
+        self._texts: dict[int, Sequence[int]] = {}
         self._ahead: dict[int, _Ahead] = {}
+        self._claimed = 0
+        """Pages that the drafts begun in this round will take."""
 
     def begin(self, request: int, capacity: int) -> None:
-        self._sequences[request] = self._executor.open(min(capacity, self._executor.config.context_length))
+        capacity = min(capacity, self._executor.config.context_length)
+        if self._paged is not None:
+            capacity = min(capacity, self._paged.total_pages * self._paged.page_size)
+        self._capacities[request] = capacity
+        self._sequences[request] = self._executor.open(capacity)
 
     def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
+        self._claimed = 0
         runs = {job.request: run for job in jobs if (run := self._start(job)) is not None}
         active = list(runs.values())
         self._read_backlog(active)
@@ -74,11 +86,24 @@ class DraftModelDrafter(Drafter):
 
     def _start(self, job: DraftJob) -> _Run | None:
         sequence = self._sequences[job.request]
-        room = self._executor.config.context_length - len(job.tokens) + 1  # the last drafted token is never read
+        self._texts[job.request] = job.tokens
+        room = self._capacities[job.request] - len(job.tokens) + 1  # the last drafted token is never read
         if room < 1:
             return None
-        read = self._executor.length(sequence)
-        return _Run(job, sequence, min(job.draft_len, room), list(job.tokens[read:]))
+        draft_len = min(job.draft_len, room)
+        if self._paged is not None:
+            prefix = self._paged.prefix_cache
+            if self._paged.length(sequence) == 0:
+                prefix.attach(sequence, job.tokens, len(job.tokens) - 1)
+            held = self._paged.pages_for(self._paged.length(sequence))
+            missing = self._paged.pages_for(len(job.tokens) + draft_len - 1) - held
+            if not prefix.provide(self._claimed + missing):
+                # No room: others draft with its pages, and it reads its text when there is.
+                prefix.close(sequence, job.tokens)
+                self._sequences[job.request] = self._paged.open(self._capacities[job.request])
+                return None
+            self._claimed += missing
+        return _Run(job, sequence, draft_len, list(job.tokens[self._executor.length(sequence) :]))
 
     def _read_backlog(self, runs: Sequence[_Run]) -> None:
         while behind := [run for run in runs if len(run.waiting) > CATCH_UP_ROWS]:
@@ -126,8 +151,17 @@ class DraftModelDrafter(Drafter):
         # row is the first of the next draft.
         while agreed < min(len(ahead.drafted), len(committed) - 1) and ahead.drafted[agreed] == committed[agreed]:
             agreed += 1
-        self._executor.keep(self._sequences[observation.request], range(ahead.backlog + agreed))
+        sequence = self._sequences[observation.request]
+        self._executor.keep(sequence, range(ahead.backlog + agreed))
+        if self._paged is not None:
+            self._paged.prefix_cache.publish(sequence, observation.tokens)
 
     def end(self, request: int) -> None:
         self._ahead.pop(request, None)
-        self._executor.close(self._sequences.pop(request))
+        del self._capacities[request]
+        text = self._texts.pop(request, None)
+        sequence = self._sequences.pop(request)
+        if self._paged is not None:
+            self._paged.prefix_cache.close(sequence, text)
+        else:
+            self._executor.close(sequence)

@@ -103,6 +103,9 @@ class EagleDrafter(Drafter):
         self._device = head.norm.weight.device
         self.hidden_boundaries = tuple(boundaries)
         self.nodes_per_depth = nodes_per_depth
+        # The head's own keys and values, and the target's states, which stay with a text's pages.
+        own = 2 * self._config.num_kv_heads * self._config.head_dim
+        self.bytes_per_token = 4 * (own + len(boundaries) * self._config.hidden_size)
         self._texts: dict[int, _Text] = {}
 
     def begin(self, request: int, capacity: int) -> None:

@@ -17,9 +17,12 @@ from pilotfish.models.pass_cost import measure_pass
 from pilotfish.models.roofline import executor_facts
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17, 24, 32)
+MANY_ROWS = (64, 128)
+"""Passes of large batches, measured apart: they take long, and a straight line goes on from them."""
 CONTEXT = 256
 SECONDS = 1.5
-"""Time limit of a calibration."""
+MANY_SECONDS = 0.5
+"""Time limits of a calibration; what they allow, but at least one pass of each number of rows."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,10 @@ def pass_time(executor: Executor, fingerprint: str, *, recalibrate: bool = False
     rows = [count for count in ROWS if count <= executor.config.context_length // 2]
     context = min(CONTEXT, executor.config.context_length - max(rows))
     costs = measure_pass(executor, rows, context=context, time_limit=SECONDS)
+    many = [count for count in MANY_ROWS if count <= executor.config.context_length // 2]
+    if many:
+        context = min(CONTEXT, executor.config.context_length - max(many))
+        costs += measure_pass(executor, many, context=context, time_limit=MANY_SECONDS)
     measured = {cost.rows: cost.seconds for cost in costs}
     logger.info("pass times measured: %s", ", ".join(f"{rows}: {s * 1e3:.2f} ms" for rows, s in measured.items()))
     with suppress(OSError):  # a cache that cannot be written costs a second at the next start, nothing else
@@ -49,5 +56,5 @@ def pass_time(executor: Executor, fingerprint: str, *, recalibrate: bool = False
 
 def _key(executor: Executor, fingerprint: str) -> str:
     """Changes with everything that changes the time of a pass."""
-    facts = (__version__, Machine.here().processor, fingerprint, executor.config.num_layers, executor_facts(executor))
+    facts = (__version__, (ROWS, MANY_ROWS, CONTEXT), Machine.here().processor, fingerprint, executor.config.num_layers, executor_facts(executor))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]

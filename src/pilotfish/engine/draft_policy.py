@@ -90,6 +90,8 @@ class DraftPolicy(Drafter):
         self._sent: tuple[int, float] | None = None
         self.hidden_boundaries = tuple(sorted({b for drafter in drafters for b in drafter.hidden_boundaries}))
         self.nodes_per_depth = sum(drafter.nodes_per_depth for drafter in drafters)
+        self.executors = tuple(executor for drafter in drafters for executor in drafter.executors)
+        self.bytes_per_token = sum(drafter.bytes_per_token for drafter in drafters)
         self.top_successors = max(drafter.top_successors for drafter in drafters)
 
     @property

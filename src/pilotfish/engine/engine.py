@@ -41,6 +41,7 @@ class Engine:
         drafter: proposes tokens; `None` is plain decoding.
         draft_len: tokens drafted per round unless a request says otherwise.
         verification: the rule, a key of `pilotfish.verify.RULES`.
+        max_model_len: most tokens of a request, prompt and output; the model's context by default.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Engine:
         drafter: Drafter | None = None,
         draft_len: int = 0,
         verification: str = "match",
+        max_model_len: int | None = None,
     ) -> None:
         self._target = target
         self._decode = decode
@@ -64,6 +66,7 @@ class Engine:
         self._grammars = grammars
         self._vocab_size = min(vocab_size, target.config.vocab_size)
         self._eos_ids = tuple(eos_ids)
+        self._context = min(max_model_len or target.config.context_length, target.config.context_length)
         self._drafter = drafter
         self._draft_len = draft_len if drafter is not None else 0
         self.scheduler = Scheduler(target, drafter, RULES[verification])
@@ -94,15 +97,16 @@ class Engine:
             SamplingParamsError: a token id in an option is outside the vocabulary, a grammar allows nothing, or an
                 option needs what this engine or model has not.
             SpeculativeConfigError: `draft_len` is negative.
+            CacheFullError: the cache has no room for it even alone.
         """
-        context = self._target.config.context_length
         if not prompt:
             raise PromptError(
                 "the prompt has no tokens: expected at least one (this model has no BOS token to start from)"
             )
-        if len(prompt) >= context:
+        if len(prompt) >= self._context:
+            whose = "the model's context" if self._context == self._target.config.context_length else "max_model_len"
             raise PromptError(
-                f"the prompt has {len(prompt)} tokens: expected fewer than the model's context of {context}; shorten it"
+                f"the prompt has {len(prompt)} tokens: expected fewer than {whose} of {self._context}; shorten it"
             )
         for place, token in enumerate(prompt):
             if not 0 <= token < self._vocab_size:
@@ -110,7 +114,13 @@ class Engine:
         self._check_options(params)
         if draft_len is not None and draft_len < 0:
             raise SpeculativeConfigError(f"num_speculative_tokens={draft_len}: expected at least 0")
+        self.scheduler.places.require_fit(len(prompt) + self._budget(prompt, params))
         return params if params.seed is not None else params.with_seed(fresh_seed())
+
+    def _budget(self, prompt: Sequence[int], params: SamplingParams) -> int:
+        """Tokens that may be delivered."""
+        room = self._context - len(prompt)
+        return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def _check_options(self, params: SamplingParams) -> None:
         """Refuses what only a vocabulary, a tokenizer or a grammar can tell to be wrong."""
@@ -221,8 +231,6 @@ class Engine:
         Args:
             deadline: when it ends whatever it has, by `time.monotonic`.
         """
-        room = self._target.config.context_length - len(prompt)
-        budget = room if params.max_tokens is None else min(params.max_tokens, room)
         own_draft_len = self._draft_len if draft_len is None else min(draft_len, self._draft_len)
         grammar = self._grammar(params)
         decode = self._decode if params.skip_special_tokens or self._decode_all is None else self._decode_all
@@ -235,7 +243,7 @@ class Engine:
             tokens=list(prompt),
             prompt_length=len(prompt),
             sampler=sampler,
-            ending=Ending(params, self._eos_ids, budget, Detokenizer(decode, prompt), ends),
+            ending=Ending(params, self._eos_ids, self._budget(prompt, params), Detokenizer(decode, prompt), ends),
             draft_len=own_draft_len,
             sequence=NOWHERE,
             timing=RequestTiming(time.monotonic()),

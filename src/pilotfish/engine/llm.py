@@ -11,12 +11,14 @@ from typing import Any, TypeAlias
 
 from pilotfish.engine.config import AUTO, SpeculativeConfig
 from pilotfish.engine.engine import Engine
+from pilotfish.engine.memory_plan import apply_plan, parse_bytes, plan_memory
 from pilotfish.engine.outputs import RequestOutput, StreamDelta
 from pilotfish.engine.report import request_output, stream_delta
 from pilotfish.engine.request import Request
 from pilotfish.engine.speculation import build_speculation
 from pilotfish.errors import InvalidInputError, PromptError, SamplingParamsError
 from pilotfish.metrics.counters import SpeculationCounters
+from pilotfish.models.base import PagedExecutor
 from pilotfish.models.loading import ExecutorChoice, Model, WeightType, load_model
 from pilotfish.sampling.grammar import GrammarCompiler
 from pilotfish.sampling.params import SamplingParams, fresh_seed
@@ -44,11 +46,15 @@ class LLM:
         threads: of the native executor; by default one per physical core this process may use.
         device: of the PyTorch executor.
         recalibrate: measure again what a pass takes on this machine, instead of what was remembered.
+        kv_cache_memory: bytes, or text such as "2GiB", that the key-value cache may take, drafters' included; by default
+            half of what is free, but no more than eight of the longest requests need.
+        max_model_len: most tokens of a request, prompt and output; the model's context by default.
 
     Raises:
         SpeculativeConfigError: an unknown key or a value out of range.
         ModelError: a model cannot be found, read or used; names what is wrong.
         TokenizerMismatchError: target and draft model do not share a tokenizer.
+        CacheFullError: the memory is too little for one request of `max_model_len`; says what it needs.
     """
 
     def __init__(
@@ -61,7 +67,13 @@ class LLM:
         threads: int | None = None,
         device: str = "cpu",
         recalibrate: bool = False,
+        kv_cache_memory: int | str | None = None,
+        max_model_len: int | None = None,
     ) -> None:
+        if max_model_len is not None and max_model_len < 2:
+            raise InvalidInputError(f"max_model_len={max_model_len}: expected at least 2")
+        self._kv_cache_memory = None if kv_cache_memory is None else parse_bytes(kv_cache_memory, "kv_cache_memory")
+        self._device = device
         config = SpeculativeConfig.parse(speculative_config)  # first: a mistake in it need not wait for the model
 
         @cache
@@ -71,6 +83,9 @@ class LLM:
         self._load = load
         self._recalibrate = recalibrate
         self._model = load(model)
+        context = self._model.executor.config.context_length
+        self.max_model_len = min(max_model_len or context, context)
+        """Most tokens of a request, prompt and output."""
         self.tokenizer = self._model.tokenizer
         self._grammars = GrammarCompiler(self.tokenizer.to_json, self.tokenizer.vocab_size, self._model.eos_ids)
         self._speculate(config)
@@ -90,9 +105,21 @@ class LLM:
 
     def _speculate(self, config: SpeculativeConfig | None) -> None:
         self.speculative_config = config
+        target = self._model.executor
+        assert isinstance(target, PagedExecutor), "every executor that a model is loaded into"
+        target.prefix_cache.clear()  # room for a calibration
         drafter, draft_len = build_speculation(config, self._model, self._load, recalibrate=self._recalibrate)
+        self.memory_plan = plan_memory(
+            target,
+            drafter,
+            draft_len,
+            kv_cache_memory=self._kv_cache_memory,
+            max_model_len=self.max_model_len,
+            device=self._device,
+        )
+        apply_plan(self.memory_plan, target, drafter)
         self.engine = Engine(
-            self._model.executor,
+            target,
             self.tokenizer.decode,
             self.tokenizer.vocab_size,
             self._model.eos_ids,
@@ -102,6 +129,7 @@ class LLM:
             drafter=drafter,
             draft_len=draft_len,
             verification=config.verification if config is not None else "match",
+            max_model_len=self.max_model_len,
         )
 
     @property

@@ -97,6 +97,8 @@ def _extended(request: Request, proposal: Proposal) -> Proposal:
     """A chain and what the grammar forces after it: certain tokens, for which the draft length is no limit."""
     tokens = proposal.draft.tokens
     room = min(request.ending.budget - 1 - len(tokens), LONGEST_FORCED)
+    if request.row_limit is not None:
+        room = min(room, request.row_limit - len(tokens))
     forced = _forced(request, tokens)[: max(0, room)]
     if not forced:
         return proposal

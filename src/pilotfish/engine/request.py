@@ -38,7 +38,8 @@ class Request:
         deadline: the time, by `time.monotonic`, when it ends whatever it has.
         error: what made it fail; such a request has no finish reason.
         read_limit: the most committed tokens it reads in the coming round.
-        row_limit: the most draft nodes the cache has room for in the coming round; `None` for as many as it likes.
+        row_limit, draft_limit: the most draft nodes, and the most per path, that the cache has room for in the coming
+            round; `None` for as many as it likes.
     """
 
     key: int
@@ -58,6 +59,7 @@ class Request:
     error: Exception | None = None
     read_limit: int = PROMPT_ROWS
     row_limit: int | None = None
+    draft_limit: int | None = None
 
     @property
     def output(self) -> list[int]:
@@ -76,7 +78,7 @@ class Request:
     def draft_budget(self) -> int:
         """Most tokens worth drafting now: with the target's own token they must fit what may still be delivered."""
         wanted = min(self.draft_len, self.ending.budget - 1)
-        return wanted if self.row_limit is None else min(wanted, self.row_limit)
+        return wanted if self.draft_limit is None else min(wanted, self.draft_limit)
 
     def abort(self, reason: FinishReason) -> None:
         """Ends the request from outside, with what it has."""

@@ -60,7 +60,6 @@ class Scheduler:
     ) -> None:
         assert 1 <= max_running <= LEAST_ROWS, "every running request gets a row"
         self._target = target
-        self._drafter = drafter
         self._rule = rule
         self._max_running = max_running
         self.places = Places(target, drafter)
@@ -127,8 +126,7 @@ class Scheduler:
             self._take_in()
             for request in requests:
                 if request.key in self._listeners and not request.is_over:
-                    request.error = error
-                    self._finish(request)
+                    self._fail(request, error)
 
     def step(self) -> bool:
         """Runs one round, if there is anybody to run it for.
@@ -146,8 +144,9 @@ class Scheduler:
                 return False
             if self._suspects and not self._seat_alone(batch[0]):
                 return True
-            self._share_rows(batch)
-            self._run(list(batch))
+            batch = self._fitting(list(batch))
+            if batch:
+                self._run(batch)
             return True
 
     def preempt(self, request: Request) -> None:
@@ -203,7 +202,7 @@ class Scheduler:
         if request.sequence != NOWHERE:
             return True
         try:
-            if self.places.take(request):
+            if self.places.take(request, self._running):
                 return True
             if self._running:
                 return False
@@ -212,9 +211,24 @@ class Scheduler:
                 "cache has no room for it though nothing else runs; close other sequences or give it more memory"
             )
         except Exception as error:
-            request.error = error
-            self._finish(request)
+            self._fail(request, error)
             return False
+
+    def _fitting(self, batch: list[Request]) -> list[Request]:
+        """The batch with its rows shared out, without those that have to make room for the others."""
+        while batch:
+            self._share_rows(batch)
+            if self.places.reserve(batch):
+                break
+            newest = max((request for request in self._running), key=_arrival, default=batch[-1])
+            if len(batch) == 1 and newest is batch[0]:
+                self._fail(
+                    newest, CacheFullError("the cache has no room for the only request: other sequences hold its pages")
+                )
+            else:
+                self.preempt(newest)
+            batch = [request for request in batch if request is not newest]
+        return batch
 
     def _share_rows(self, batch: Sequence[Request]) -> None:
         unread = [self.places.unread(request) for request in batch]
@@ -228,20 +242,21 @@ class Scheduler:
 
     def _run(self, batch: list[Request]) -> None:
         try:
-            delivered = run_round(batch, self._target, self._drafter, self._rule)
+            delivered = run_round(batch, self._target, self.places.drafter, self._rule)
         except Exception as error:
             self._recover(batch)
             if len(batch) > 1:
                 logger.warning("a round of %d requests failed, each is tried alone: %r", len(batch), error)
                 return
-            batch[0].error = error
-            self._finish(batch[0])
+            self._fail(batch[0], error)
             return
         except BaseException:  # an interrupt of the caller's: the requests' tokens stand, their caches may not
             self._recover(batch)
             raise
         if self._suspects:
             insort(self._running, self._suspects.pop(0), key=_arrival)
+        for request in batch:
+            self.places.publish(request)
         for request in delivered:
             if request.is_over:
                 self._finish(request)
@@ -252,11 +267,15 @@ class Scheduler:
         """After a round broke off: all places are given back, whatever they hold, and every request is a suspect."""
         for request in batch:
             try:
-                self.places.give_back(request)
+                self.places.give_back(request, intact=False)
             except Exception:
                 logger.exception("giving back the place of request %d failed", request.key)
         self._running = [request for request in self._running if request not in batch]
         self._suspects = [*batch, *(request for request in self._suspects if request not in batch)]
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        request.error = error
+        self._finish(request)
 
     def _finish(self, request: Request) -> None:
         """A request is over: it leaves, and whoever listens hears so."""

@@ -16,6 +16,7 @@ from pilotfish.engine.report import stream_delta
 from pilotfish.engine.request import Request
 from pilotfish.errors import PilotfishError, QueueFullError, ServiceClosedError
 from pilotfish.metrics.counters import SpeculationCounters
+from pilotfish.models.base import PagedExecutor
 from pilotfish.sampling.params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -227,9 +228,17 @@ class Service:
             self._scheduler.abandon(lost, PilotfishError(f"the engine failed: {error!r}"))
 
     def _measure(self) -> ServiceStats:
+        target = self._engine.target
+        pages = target if isinstance(target, PagedExecutor) else None
+        free = pages.prefix_cache.available_pages if pages is not None else 0
         return ServiceStats(
             running=self._scheduler.running,
             waiting=self._scheduler.waiting,
+            kv_pages_used=pages.total_pages - free if pages is not None else 0,
+            kv_pages_free=free,
+            kv_pages_total=pages.total_pages if pages is not None else 0,
+            prefix_queried_tokens=pages.prefix_cache.queried_tokens if pages is not None else 0,
+            prefix_hit_tokens=pages.prefix_cache.hit_tokens if pages is not None else 0,
             preemptions=self._scheduler.preemptions,
             totals=self._scheduler.counted(),
         )

@@ -6,16 +6,23 @@ Knows no sampling, no drafts, no text. `torch_executor.py` is the reference, `na
 A sequence has *committed* tokens, `length` of them, and *nodes*: rows that were run but not yet kept. A node's parent
 is an earlier node or -1 (the committed prefix), so nodes form a chain or a tree; node i stands at position
 `length + depth(i)` and attends to the committed prefix, its ancestors and itself.
+
+A `PagedExecutor` says what its cache is made of: pages of equally many positions, taken as sequences grow and shared
+between sequences whose texts begin alike.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jaxtyping import Float
 from torch import Tensor
 
 from pilotfish.models.config import DecoderConfig
+
+if TYPE_CHECKING:
+    from pilotfish.models.prefix_cache import PrefixCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +123,76 @@ class Executor(ABC):
         Raises:
             RowsError: `length` is negative or more than is committed.
         """
+
+
+class PagedExecutor(Executor):
+    """An executor whose cache is made of pages.
+
+    `open` takes none of them; `forward` takes what its rows need, and raises `CacheFullError` with nothing changed
+    where too few are free; `keep`, `truncate` and `close` give back what is not needed any more.
+    """
+
+    sharing_copies: bool = False
+    """Whether `share` makes a copy, which takes a page."""
+
+    prefix_cache: "PrefixCache"
+    """Full pages of texts that were run, for texts that begin alike."""
+
+    @property
+    @abstractmethod
+    def page_size(self) -> int:
+        """Positions of a page."""
+
+    @property
+    @abstractmethod
+    def page_bytes(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def total_pages(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def free_pages(self) -> int:
+        """Pages that nobody uses."""
+
+    @abstractmethod
+    def limit_pages(self, pages: int) -> None:
+        """The cache has this many pages from now on. Their memory is taken as they are used.
+
+        Raises:
+            CacheFullError: more are in use.
+        """
+
+    @abstractmethod
+    def share(self, sequence: int, block: int) -> int:
+        """The page of the block-th `page_size` positions of a sequence; it stays as it is until `release`.
+
+        Raises:
+            RowsError: the block is not full of committed tokens that went through all layers.
+            CacheFullError: no page is free for a copy.
+        """
+
+    @abstractmethod
+    def adopt(self, sequence: int, pages: Sequence[int]) -> None:
+        """A sequence of full pages goes on with shared ones, whose positions become its own committed tokens.
+
+        The caller vouches that the pages hold what the sequence's text would have: the same tokens after the same
+        beginning.
+
+        Raises:
+            RowsError: the sequence has nodes or does not end with a full page, or a page is not shared.
+            CacheFullError: the pages do not fit the sequence's capacity, or copies of them the cache.
+        """
+
+    @abstractmethod
+    def release(self, page: int) -> None:
+        """Takes back one `share`.
+
+        Raises:
+            RowsError: the page is not shared.
+        """
+
+    def pages_for(self, positions: int) -> int:
+        """Pages that hold so many positions."""
+        return -(-positions // self.page_size)

@@ -1,6 +1,7 @@
 """What PyTorch can compute on here, and the check of a device's name. Knows no model."""
 
 from pilotfish.errors import InvalidInputError
+from pilotfish.models.machine import available_bytes
 
 CPU = "cpu"
 
@@ -26,3 +27,13 @@ def require_device(name: str) -> None:
     devices = available_devices()
     if name not in (*devices, *(device.partition(":")[0] for device in devices)):
         raise InvalidInputError(f"device={name!r}: expected one of {', '.join(devices)}")
+
+
+def free_memory(device: str) -> int:
+    """Bytes that can be had on a device now."""
+    if device != CPU:
+        import torch
+
+        if torch.device(device).type == "cuda":
+            return int(torch.cuda.mem_get_info(device)[0])
+    return available_bytes()

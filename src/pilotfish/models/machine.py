@@ -67,6 +67,18 @@ def resident_bytes() -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
+def available_bytes(root: Path = CGROUPS) -> int:
+    """Memory this process can take now without others' being swapped out, within its control groups' limits."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    available = os.sysconf("SC_PHYS_PAGES") * page // 2  # where the system does not say
+    for line in _lines(Path("/proc/meminfo")):
+        key, _, value = line.partition(":")
+        if key == "MemAvailable":
+            available = int(value.split()[0]) * 1024
+    limit = memory_limit(root)
+    return available if limit is None else max(min(available, limit - resident_bytes()), 0)
+
+
 def cpu_limit(root: Path = CGROUPS) -> float | None:
     """Processors' worth of time that this process's control groups, version 2, allow; `None` without a limit."""
     shares = []

@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pilotfish.errors import ExecutorUnavailableError, InvalidInputError, RowsError, UnsupportedModelError
-from pilotfish.models.base import Executor, PassOutput, Segment
+from pilotfish.models.base import PagedExecutor, PassOutput, Segment
 from pilotfish.models.config import DecoderConfig
 from pilotfish.models.native_loader import NativeLoader, WeightType
+from pilotfish.models.prefix_cache import PrefixCache
 from pilotfish.models.weights import Weights
 
 
@@ -37,7 +38,7 @@ def native_module() -> ModuleType:
     return _native
 
 
-class NativeExecutor(Executor):
+class NativeExecutor(PagedExecutor):
     """Runs a decoder with packed weights on the CPU.
 
     Args:
@@ -100,6 +101,7 @@ class NativeExecutor(Executor):
         self._native.release_freed_memory()
         self.storage = "+".join(sorted(loader.storages))
         self.native_seconds = 0.0
+        self.prefix_cache = PrefixCache(self)
 
     @property
     def exact(self) -> bool:
@@ -116,7 +118,6 @@ class NativeExecutor(Executor):
 
     @property
     def page_size(self) -> int:
-        """Positions of a cache page."""
         return int(self._native.PAGE_POSITIONS)
 
     @property
@@ -129,8 +130,19 @@ class NativeExecutor(Executor):
 
     @property
     def free_pages(self) -> int:
-        """Pages not reserved by any open sequence."""
         return int(self._decoder.free_pages)
+
+    def limit_pages(self, pages: int) -> None:
+        self._decoder.limit_pages(_whole("pages", pages))
+
+    def share(self, sequence: int, block: int) -> int:
+        return int(self._decoder.share(_whole("sequence", sequence), _whole("block", block)))
+
+    def adopt(self, sequence: int, pages: Sequence[int]) -> None:
+        self._decoder.adopt(_whole("sequence", sequence), [_whole("a page", page) for page in pages])
+
+    def release(self, page: int) -> None:
+        self._decoder.release(_whole("page", page))
 
     def open(self, capacity: int) -> int:
         return int(self._decoder.open(_whole("capacity", capacity)))

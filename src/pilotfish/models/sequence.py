@@ -126,6 +126,14 @@ class SequenceState:
         self._committed_layers.extend(self.nodes[node].layers for node in path)
         self.nodes.clear()
 
+    def append(self, count: int, layers: int) -> None:
+        """Commits `count` more positions that are known to be right through `layers` layers; there are no nodes."""
+        self._committed_layers.extend([layers] * count)
+
+    def layers_of(self, position: int) -> int:
+        """Layers that hold a committed position and all before it."""
+        return self._committed_layers[position]
+
     def check_length(self, length: int) -> None:
         """Raises `RowsError` unless the sequence can be cut to `length`."""
         if not 0 <= length <= self.length:

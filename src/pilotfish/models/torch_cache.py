@@ -1,4 +1,4 @@
-"""One sequence's key-value cache on PyTorch: static tensors addressed by slot, and the masks over them.
+"""One sequence's key-value cache on PyTorch: tensors addressed by slot that grow, and the masks over them.
 
 Owns where keys and values lie and what a row may see of them; the rules about nodes are `sequence.py`'s. Must not
 know the decoder.
@@ -16,27 +16,46 @@ from pilotfish.models.decoder import windowed
 from pilotfish.models.sequence import Node, SequenceState
 from pilotfish.terms import ROOT
 
+LEAST_SLOTS = 64
+"""Slots of a cache's first tensors; they double as more are needed."""
+
 
 class TorchCache:
-    """Keys and values of one sequence, `[layer, kv_head, capacity, head_dim]` each.
+    """Keys and values of one sequence, `[layer, kv_head, slot, head_dim]` each.
 
     Committed token i lies in slot i, node i in slot `length + i`; rollback therefore costs nothing, because slots that
     are neither are never looked at.
     """
 
     def __init__(self, state: SequenceState, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
-        """Raises `CacheFullError` when the tensors cannot be allocated."""
         self.state = state
-        shape = (config.num_layers, config.num_kv_heads, state.capacity, config.head_dim)
+        shape = (config.num_layers, config.num_kv_heads, 0, config.head_dim)
+        self.keys: Float[Tensor, "layer kv_head slot head_dim"] = torch.zeros(shape, device=device, dtype=dtype)
+        self.values: Float[Tensor, "layer kv_head slot head_dim"] = torch.zeros(shape, device=device, dtype=dtype)
+
+    def reserve(self, slots: int) -> None:
+        """Makes sure that there are so many slots.
+
+        Raises:
+            CacheFullError: the tensors cannot be allocated; nothing was changed.
+        """
+        known = self.keys.shape[2]
+        if slots <= known:
+            return
+        wanted = max(slots, min(max(2 * known, LEAST_SLOTS), self.state.capacity))
         try:
-            # Zeros, not garbage: masked slots get probability 0, and 0 times a stray NaN would still be NaN.
-            self.keys: Float[Tensor, "layer kv_head slot head_dim"] = torch.zeros(shape, device=device, dtype=dtype)
-            self.values: Float[Tensor, "layer kv_head slot head_dim"] = torch.zeros(shape, device=device, dtype=dtype)
+            self.keys, self.values = self._grown(self.keys, wanted), self._grown(self.values, wanted)
         except RuntimeError as error:
             raise CacheFullError(
-                f"no memory for a key-value cache of {state.capacity} positions on {device}; "
-                "ask for less capacity or close other sequences"
+                f"no memory for a key-value cache of {wanted} positions on {self.keys.device}; close other sequences"
             ) from error
+
+    @staticmethod
+    def _grown(tensor: Tensor, slots: int) -> Tensor:
+        # Zeros, not garbage: masked slots get probability 0, and 0 times a stray NaN would still be NaN.
+        grown = tensor.new_zeros((*tensor.shape[:2], slots, tensor.shape[3]))
+        grown[:, :, : tensor.shape[2]] = tensor
+        return grown
 
     def write(
         self,
@@ -46,8 +65,21 @@ class TorchCache:
         value: Float[Tensor, "row kv_head head_dim"],
     ) -> None:
         """Stores the rows' keys and values in one layer from `slot` on."""
+        self.reserve(slot + len(key))
         self.keys[layer, :, slot : slot + len(key)] = key.transpose(0, 1)
         self.values[layer, :, slot : slot + len(value)] = value.transpose(0, 1)
+
+    def read(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """A copy of the keys and values of these slots, all layers."""
+        return self.keys[:, :, start:stop].clone(), self.values[:, :, start:stop].clone()
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Goes on with committed positions that another cache has computed for the same text."""
+        start, count = self.state.length, keys.shape[2]
+        self.reserve(start + count)
+        self.keys[:, :, start : start + count] = keys
+        self.values[:, :, start : start + count] = values
+        self.state.append(count, keys.shape[0])
 
     def keep(self, path: Sequence[int]) -> None:
         """Commits the nodes of a checked path: their keys and values move to the slots of their positions."""

@@ -13,17 +13,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pilotfish.errors import InvalidInputError, RowsError
-from pilotfish.models.base import Executor, PassOutput, Segment
+from pilotfish.errors import CacheFullError, InvalidInputError, RowsError
+from pilotfish.models.base import PagedExecutor, PassOutput, Segment
 from pilotfish.models.config import DecoderConfig
 from pilotfish.models.decoder import Attention, load_decoder, masked_attention
+from pilotfish.models.prefix_cache import PrefixCache
 from pilotfish.models.sequence import SequenceState
 from pilotfish.models.torch_cache import RowMasks, TorchCache
 from pilotfish.models.weights import Weights
 
+PAGE_SIZE = 32
+"""Positions of a page."""
 
-class TorchExecutor(Executor):
+
+class TorchExecutor(PagedExecutor):
     """Runs a decoder with PyTorch.
+
+    Pages are a count here: each sequence has tensors of its own, and a page that is shared is a copy.
 
     A row's bits may depend on what else is in the pass, because the libraries underneath choose their order of
     summation by shape; `exact` is therefore false.
@@ -35,6 +41,8 @@ class TorchExecutor(Executor):
         dtype: of weights, activations and cache. Norms, softmax and rotary angles are float32 or wider.
         threads: at work in a pass on the CPU; PyTorch's own number by default. It is PyTorch's number only during a
             pass: outside of it others' stands.
+        kv_cache_tokens: positions the cache has room for, all sequences together; as many as a 64-bit number can say
+            by default. Memory is taken as it is needed.
 
     Raises:
         InvalidInputError: `threads` is less than 1.
@@ -49,7 +57,10 @@ class TorchExecutor(Executor):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         threads: int | None = None,
+        kv_cache_tokens: int = 2**62,
     ) -> None:
+        if kv_cache_tokens < 1:
+            raise InvalidInputError(f"kv_cache_tokens is {kv_cache_tokens}; expected 1 or more")
         if threads is not None and threads < 1:
             raise InvalidInputError(f"threads is {threads}; expected at least 1, or None for PyTorch's own number")
         self.config = config
@@ -59,10 +70,95 @@ class TorchExecutor(Executor):
         self._dtype = dtype
         self._caches: dict[int, TorchCache] = {}
         self._numbers = itertools.count()
+        self._total_pages = -(-kv_cache_tokens // PAGE_SIZE)
+        self._shared: dict[int, _SharedPage] = {}
+        self._page_numbers = itertools.count()
+        self.prefix_cache = PrefixCache(self)
 
     @property
     def exact(self) -> bool:
         return False
+
+    sharing_copies = True
+
+    @property
+    def page_size(self) -> int:
+        return PAGE_SIZE
+
+    @property
+    def page_bytes(self) -> int:
+        per_position = 2 * self.config.num_layers * self.config.num_kv_heads * self.config.head_dim
+        return PAGE_SIZE * per_position * self._dtype.itemsize
+
+    @property
+    def total_pages(self) -> int:
+        return self._total_pages
+
+    @property
+    def free_pages(self) -> int:
+        used = sum(self.pages_for(_slots(cache.state)) for cache in self._caches.values())
+        return self._total_pages - used - len(self._shared)
+
+    def limit_pages(self, pages: int) -> None:
+        used = self._total_pages - self.free_pages
+        if pages < max(used, 1):
+            raise CacheFullError(f"the cache cannot be limited to {pages} pages; {used} are in use")
+        self._total_pages = pages
+
+    @torch.inference_mode()
+    def share(self, sequence: int, block: int) -> int:
+        cache = self._cache(sequence)
+        start, stop = block * PAGE_SIZE, (block + 1) * PAGE_SIZE
+        if not 0 <= start < stop <= cache.state.length:
+            raise RowsError(
+                f"block {block} of sequence {sequence} is not full; it has {cache.state.length} committed positions, "
+                f"{PAGE_SIZE} to a block"
+            )
+        if cache.state.layers_of(stop - 1) < self.config.num_layers:
+            raise RowsError(
+                f"block {block} of sequence {sequence} went through {cache.state.layers_of(stop - 1)} layers only; "
+                f"expected all {self.config.num_layers}"
+            )
+        self._require_free(1)
+        number = next(self._page_numbers)
+        self._shared[number] = _SharedPage(*cache.read(start, stop))
+        return number
+
+    @torch.inference_mode()
+    def adopt(self, sequence: int, pages: Sequence[int]) -> None:
+        cache = self._cache(sequence)
+        state = cache.state
+        if state.length % PAGE_SIZE or state.nodes:
+            raise RowsError(
+                f"sequence {sequence} of {state.length} committed positions and {len(state.nodes)} nodes cannot go on "
+                "with pages; expected full pages and no nodes"
+            )
+        if state.length and state.layers_of(state.length - 1) < self.config.num_layers:
+            raise RowsError(f"sequence {sequence} did not go through all layers; truncate it first")
+        shared = [self._page(page) for page in pages]
+        if state.length + PAGE_SIZE * len(shared) > state.capacity:
+            raise CacheFullError(
+                f"{len(shared)} pages do not fit sequence {sequence} of {state.length} positions, which was opened for "
+                f"{state.capacity}"
+            )
+        self._require_free(len(shared))
+        cache.reserve(state.length + PAGE_SIZE * len(shared))
+        for page in shared:
+            cache.append(page.keys, page.values)
+
+    def release(self, page: int) -> None:
+        self._page(page)
+        del self._shared[page]
+
+    def _page(self, page: int) -> "_SharedPage":
+        if page not in self._shared:
+            raise RowsError(f"page {page} is not shared; use a number that share() gave and release() has not taken")
+        return self._shared[page]
+
+    def _require_free(self, pages: int) -> None:
+        free = self.free_pages
+        if pages > free:
+            raise CacheFullError(f"{pages} more pages of the cache are needed; {free} of {self._total_pages} are free")
 
     @property
     def threads(self) -> int:
@@ -73,6 +169,11 @@ class TorchExecutor(Executor):
     def open(self, capacity: int) -> int:
         if capacity < 1:
             raise RowsError(f"capacity is {capacity}; a sequence needs room for at least 1 position")
+        if capacity > self._total_pages * PAGE_SIZE:
+            raise CacheFullError(
+                f"a sequence of {capacity} positions does not fit: there are {self._total_pages} pages of {PAGE_SIZE} "
+                "positions; ask for fewer positions or give the executor a larger cache"
+            )
         number = next(self._numbers)
         self._caches[number] = TorchCache(SequenceState(number, capacity), self.config, self._device, self._dtype)
         return number
@@ -98,6 +199,18 @@ class TorchExecutor(Executor):
         self._check_hidden(hidden_in, layers[0], sum(len(segment.tokens) for segment in segments))
         caches = [self._cache(segment.sequence) for segment in segments]
         new_nodes = [cache.state.check_rows(segment, layers) for cache, segment in zip(caches, segments, strict=True)]
+        ends = [
+            cache.state.length + segment.first_node + len(nodes)
+            for cache, segment, nodes in zip(caches, segments, new_nodes, strict=True)
+        ]
+        self._require_free(
+            sum(
+                self.pages_for(end) - self.pages_for(_slots(cache.state))
+                for cache, end in zip(caches, ends, strict=True)
+            )
+        )
+        for cache, end in zip(caches, ends, strict=True):
+            cache.reserve(end)
         # Nothing was changed so far, and nothing is refused from here on.
         spans, start = [], 0
         for cache, segment, nodes in zip(caches, segments, new_nodes, strict=True):
@@ -181,6 +294,18 @@ def _torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedPage:
+    """Keys and values of a page's positions, all layers."""
+
+    keys: Float[Tensor, "layer kv_head slot head_dim"]
+    values: Float[Tensor, "layer kv_head slot head_dim"]
+
+
+def _slots(state: SequenceState) -> int:
+    return state.length + len(state.nodes)
 
 
 def _logit_rows(segments: Sequence[Segment]) -> list[int]:

@@ -1,0 +1,256 @@
+"""Who runs when: every wait has a bound, nothing is lost, and no output shows any of it."""
+
+import random
+
+import pytest
+
+from pilotfish.engine import scheduler as scheduling
+from pilotfish.engine.scheduler import LEAST_ROWS, SHARED_ROWS, fair_shares
+from pilotfish.errors import CacheFullError, PromptError
+from pilotfish.sampling.params import SamplingParams
+from pilotfish.terms import FinishReason
+from tests.engine.served import (
+    CONTEXT,
+    PAGE,
+    engine_over,
+    everything,
+    make_drafter,
+    mixed_params,
+    mixed_prompt,
+    paged_target,
+)
+from tests.engine.tiny import run
+
+KINDS = ["ngram", "suffix", "recycle", "early_exit", "draft_model", "auto"]
+GREEDY = SamplingParams(temperature=0, ignore_eos=True, max_tokens=24)
+
+
+def add(engine, prompt, params=GREEDY, **options):
+    """A request in the queue of an engine, and the rounds in which it was told of."""
+    request = engine.request(prompt, engine.prepare(prompt, params), **options)
+    heard = []
+    engine.scheduler.add(request, lambda told: heard.append(len(told.output)))
+    return request, heard
+
+
+def finish(engine, limit=2000):
+    """Steps until nothing is left."""
+    steps = 0
+    while engine.scheduler.step():
+        steps += 1
+        assert steps < limit
+    assert engine.scheduler.is_idle
+
+
+def unused(target):
+    """Whether every page is free, or kept only in case a text comes again."""
+    return target.prefix_cache.available_pages == target.total_pages
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Each request alone on an idle engine without a drafter."""
+    engine = engine_over(paged_target(64))
+
+    def alone(prompt, params):
+        engine.target.prefix_cache.clear()
+        (request,) = run(engine, [prompt], params)
+        return everything(request)
+
+    return alone
+
+
+@pytest.mark.parametrize(
+    ("wanted", "budget", "shares"),
+    [
+        ([5], 10, [5]),
+        ([50], 10, [10]),
+        ([50, 50], 10, [5, 5]),
+        ([2, 50, 50], 10, [2, 4, 4]),
+        ([50, 3, 50, 1], 21, [8, 3, 9, 1]),
+        ([], 10, []),
+    ],
+)
+def test_rows_are_shared_as_equally_as_the_prompts_allow(wanted, budget, shares):
+    assert fair_shares(wanted, budget) == shares
+
+
+def test_every_admitted_request_takes_part_in_every_round():
+    engine = engine_over(paged_target(400))
+    rng = random.Random(1)
+    requests = [add(engine, mixed_prompt(rng), GREEDY)[0] for _ in range(40)]
+    while not engine.scheduler.is_idle:
+        engine.scheduler.step()
+        before = {r.key: (engine.scheduler.places.unread(r), len(r.tokens)) for r in engine.scheduler._running}
+        engine.scheduler.step()
+        for request in engine.scheduler._running:
+            if request.key in before:
+                unread, tokens = before[request.key]
+                now = engine.scheduler.places.unread(request)
+                assert len(request.tokens) > tokens or now < unread, "it was delivered a token, or read some"
+    assert all(request.finish_reason is FinishReason.LENGTH for request in requests)
+    assert engine.scheduler.preemptions == 0
+
+
+def test_short_prompt_is_read_at_once_while_a_long_one_is():
+    engine = engine_over(paged_target(64))
+    add(engine, list(range(3, 40)) * 12)
+    decoding, _ = add(engine, [9, 8, 7])
+    for _ in range(2):
+        engine.scheduler.step()
+    short, heard = add(engine, [5] * 40)
+    rounds = 0
+    while not heard:
+        engine.scheduler.step()
+        rounds += 1
+        assert engine.scheduler.running == 3
+    # Two prompts share what one decoding request leaves.
+    assert rounds <= -(-40 * 2 // max(SHARED_ROWS - 1, LEAST_ROWS)) == 1
+    assert len(decoding.output) >= 1 + rounds, "it got a token in every round meanwhile"
+    engine.scheduler.drop([short, decoding])
+    finish(engine)
+
+
+def test_requests_are_admitted_in_the_order_they_came():
+    engine = engine_over(paged_target(18))
+    big = [add(engine, list(range(3, 63)) * 5, GREEDY)[0] for _ in range(2)]
+    small, _ = add(engine, [7, 7])
+    engine.scheduler.step()
+    assert [request.key for request in engine.scheduler._running] == [big[0].key]
+    assert engine.scheduler.waiting == 2, "the small one does not overtake, or large ones might never run"
+    finish(engine)
+    assert small.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_preempted_requests_go_on_with_the_same_output(reference, kind):
+    target = paged_target(64)
+    engine = engine_over(target, make_drafter(kind, target))
+    rng = random.Random(3)
+    jobs = [(mixed_prompt(rng, 200), mixed_params(rng, 30)) for _ in range(8)]
+    requests = [add(engine, *job)[0] for job in jobs]
+    while engine.scheduler.step():
+        if rng.random() < 0.3 and engine.scheduler.running:
+            engine.scheduler.preempt(rng.choice(engine.scheduler._running))
+        if rng.random() < 0.3:
+            target.prefix_cache.provide(rng.randrange(target.total_pages))
+    assert engine.scheduler.preemptions > 4
+    for job, request in zip(jobs, requests, strict=True):
+        assert everything(request) == reference(*job)
+    assert sum(request.counters.drafted_tokens for request in requests) > 0
+    assert unused(target)
+
+
+def test_pages_that_run_out_send_the_newest_back_and_all_finish(reference):
+    target = paged_target(18)
+    engine = engine_over(target, make_drafter("ngram", target))
+    params = SamplingParams(temperature=0.9, seed=4, max_tokens=120, ignore_eos=True)
+    prompts = [[place, *range(3, 90)] for place in range(5, 10)]
+    requests = [add(engine, prompt, params)[0] for prompt in prompts]
+    order = []
+    while engine.scheduler.step():
+        order.extend(r.key for r in requests if r.is_over and r.key not in order)
+    assert engine.scheduler.preemptions > 0
+    assert order[0] == requests[0].key, "the oldest was never held up"
+    for prompt, request in zip(prompts, requests, strict=True):
+        assert everything(request) == reference(prompt, params)
+    assert unused(target)
+
+
+def test_drafts_shrink_where_pages_are_short_before_anybody_is_sent_back():
+    target = paged_target(4)
+    engine = engine_over(target, make_drafter("ngram", target), draft_len=40)
+    # 90 tokens and 30 to come: three pages, and the fourth for drafts until both are used.
+    request, _ = add(engine, [5, 6, 7] * 30, SamplingParams(temperature=0, ignore_eos=True, max_tokens=38))
+    drafts = []
+    while engine.scheduler.step():
+        drafts.append(request.counters.drafted_tokens)
+        assert request.row_limit + len(request.tokens) <= 4 * PAGE + request.counters.delivered_tokens
+    assert drafts[-1] > 0
+    assert request.finish_reason is FinishReason.LENGTH
+    assert engine.scheduler.preemptions == 0
+
+
+def test_place_of_a_cancelled_request_is_free_for_the_next_round():
+    target = paged_target(16)
+    engine = engine_over(target)
+    prompt = list(range(3, 63)) * 7
+    first, heard = add(engine, prompt)
+    second, _ = add(engine, [9, *prompt[1:]])
+    engine.scheduler.step()
+    assert engine.scheduler.waiting == 1
+    engine.scheduler.cancel(first)
+    engine.scheduler.step()
+    assert first.finish_reason is FinishReason.CANCELLED
+    assert heard == [0], "told once, in the middle of its prompt"
+    assert [request.key for request in engine.scheduler._running] == [second.key]
+    assert engine.scheduler.places.unread(second) < len(prompt), "it had its rows in the same round"
+    finish(engine)
+    assert unused(target)
+
+
+def test_request_that_cannot_fit_even_alone_is_refused_with_the_numbers():
+    engine = engine_over(paged_target(4))
+    with pytest.raises(CacheFullError, match="a request of 150 tokens.* cache of 128"):
+        run(engine, [[5] * 100], SamplingParams(max_tokens=50))
+    with pytest.raises(PromptError, match=f"context of {CONTEXT}"):
+        run(engine, [[5] * CONTEXT], SamplingParams(max_tokens=1))
+
+
+def test_batch_larger_than_the_cache_queues(reference):
+    target = paged_target(8)
+    engine = engine_over(target, make_drafter("draft_model", target))
+    prompts = [[place, *range(3, 70)] for place in range(5, 17)]
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=40)
+    for prompt, request in zip(prompts, run(engine, prompts, params), strict=True):
+        assert everything(request) == reference(prompt, params)
+    assert unused(target)
+
+
+def test_two_batches_of_one_engine_take_turns():
+    engine = engine_over(paged_target(32))
+    one = engine.run([[5, 6]], [SamplingParams(temperature=0, max_tokens=20)])
+    other = engine.run([[7, 8]], [SamplingParams(temperature=0, max_tokens=20)])
+    (first,), (second,) = next(one), next(other)
+    for _ in range(30):
+        next(one, None)
+        next(other, None)
+    assert len(first.output) == len(second.output) == 20
+    (alone,) = run(engine, [[5, 6]], SamplingParams(temperature=0, max_tokens=20))
+    assert first.output == alone.output
+
+
+def test_whoever_stops_early_takes_only_his_own_requests_along():
+    target = paged_target(32)
+    engine = engine_over(target)
+    kept, _ = add(engine, [5, 6])
+    rounds = engine.run([[7, 8], [9]], [GREEDY, GREEDY])
+    next(rounds)
+    rounds.close()
+    assert engine.scheduler.running == 1
+    finish(engine)
+    assert kept.finish_reason is FinishReason.LENGTH
+    assert unused(target)
+
+
+def test_rows_of_a_round_keep_to_the_budget(monkeypatch):
+    target = paged_target(64)
+    engine = engine_over(target)
+    rows = []
+
+    def counting(segments, **options):
+        rows.append([len(segment.tokens) for segment in segments])
+        return forward(segments, **options)
+
+    forward = target.forward
+    monkeypatch.setattr(target, "forward", counting)
+    for _ in range(3):
+        add(engine, list(range(3, 53)) * 8)
+    for _ in range(3):
+        engine.scheduler.step()
+    add(engine, [5])
+    finish(engine)
+    assert max(sum(each) for each in rows[:3]) <= scheduling.PROMPT_ROWS
+    shared = [each for each in rows[3:] if 1 in each and max(each) > 1]
+    assert shared
+    assert max(sum(each) for each in shared) <= SHARED_ROWS
