@@ -31,6 +31,7 @@ class DraftJob:
             the draft stream, and report the law, as ratio rules need it.
         sequence: the request's number in the target's cache, for a drafter that runs the target's own layers.
         max_nodes: the most nodes of a tree; `draft_len` times the drafter's `nodes_per_depth` by default.
+        other_rows: rows of the coming pass besides one for each job: text that is being read.
     """
 
     request: int
@@ -41,6 +42,7 @@ class DraftJob:
     coupled: bool
     sequence: int | None = None
     max_nodes: int | None = None
+    other_rows: int = 0
 
     def node_budget(self, nodes_per_depth: int) -> int:
         """The most nodes of this draft, branches included."""

@@ -131,7 +131,7 @@ class DraftPolicy(Drafter):
                         self._proposed[order.request].append(_Proposal(member, draft, levels(draft)))
         chosen = self._admit([self._best(job, len(jobs)) for job in jobs])
         # A request's first pass may hold rows of its prompt as well, which are not known here.
-        starting = any(len(job.tokens) == job.prompt_length for job in jobs)
+        starting = any(job.other_rows or len(job.tokens) == job.prompt_length for job in jobs)
         self._sent = None if starting else (len(jobs) + sum(len(draft) for draft in chosen), self._clock())
         return chosen
 

@@ -38,10 +38,13 @@ LONGEST_FORCED = 128
 NOTHING = Proposal(EMPTY_DRAFT, ())
 
 
-def propose(requests: Sequence[Request], drafter: Drafter | None, coupled: bool) -> Mapping[int, Proposal]:
+def propose(
+    requests: Sequence[Request], drafter: Drafter | None, coupled: bool, other_rows: int
+) -> Mapping[int, Proposal]:
     """One proposal per request, by key; all of them at their pending token.
 
     Args:
+        other_rows: rows of the pass that read text.
         coupled: the rule is `match`, so drafters may draw with the target's noise.
     """
     willing = [request for request in requests if drafter is not None and request.draft_budget > 0]
@@ -54,6 +57,7 @@ def propose(requests: Sequence[Request], drafter: Drafter | None, coupled: bool)
             request.sampler,
             coupled,
             sequence=request.sequence,
+            other_rows=other_rows,
         )
         for request in willing
         # Where the grammar leaves no choice for a whole draft, the drafter has nothing to add.

@@ -100,7 +100,8 @@ def _plan(requests: Sequence[Request], target: Executor, drafter: Drafter | None
     for request in requests:
         read = target.length(request.sequence)
         plans.append(Plan(request, read, request.tokens[read : read + request.read_limit], NOTHING))
-    proposals = propose([plan.request for plan in plans if plan.verifies], drafter, coupled)
+    ready = [plan.request for plan in plans if plan.verifies]
+    proposals = propose(ready, drafter, coupled, sum(len(plan.unread) for plan in plans) - len(ready))
     return [replace(plan, proposal=proposals.get(plan.request.key, NOTHING)) for plan in plans]
 
 
