@@ -230,3 +230,57 @@ def test_embedding_smaller_than_the_tokenizer_is_refused(tmp_path):
     tiny_tokenizer(small, vocab_size=384)
     with pytest.raises(UnsupportedModelError, match="knows 384 ids, the model embeds 300"):
         LLM(small)
+
+
+def counted_rows(llm, monkeypatch):
+    """Rows of every pass of the target, as they come."""
+    rows = []
+    executor = llm.engine.target
+    forward = executor.forward
+
+    def counting(segments, **options):
+        rows.append(sum(len(segment.tokens) for segment in segments))
+        return forward(segments, **options)
+
+    monkeypatch.setattr(executor, "forward", counting)
+    return rows
+
+
+def test_second_chat_turn_pays_only_for_its_new_tokens(directory, monkeypatch):
+    llm = LLM(directory, speculative_config=None)
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    messages = [{"role": "user", "content": PROMPT + " around the reef. " + PROMPT}]
+    (first,) = llm.chat(messages, params)
+    messages += [
+        {"role": "assistant", "content": first.outputs[0].text},
+        {"role": "user", "content": "And then?"},
+    ]
+    prompt = llm.tokenizer.chat(messages)
+    known = [*first.prompt_token_ids, *first.outputs[0].token_ids]
+    same = next(place for place, (a, b) in enumerate(zip(prompt, known, strict=False)) if a != b)
+    assert same >= len(first.prompt_token_ids) > 64, "the template repeats the first turn as it was"
+    rows = counted_rows(llm, monkeypatch)
+    (second,) = llm.chat(messages, SamplingParams(temperature=0, max_tokens=1))
+    cached = same // 32 * 32
+    assert sum(rows) == len(prompt) - cached
+    monkeypatch.undo()
+    (fresh,) = LLM(directory, speculative_config=None).chat(messages, SamplingParams(temperature=0, max_tokens=1))
+    assert second.outputs[0].token_ids == fresh.outputs[0].token_ids
+
+
+def test_samples_of_a_prompt_given_again_read_it_once(directory, monkeypatch):
+    llm = LLM(directory, speculative_config=None)
+    prompt = list(range(5, 105))
+    llm.generate([prompt], SamplingParams(max_tokens=1, seed=1))
+    rows = counted_rows(llm, monkeypatch)
+    llm.generate([prompt], SamplingParams(max_tokens=1, seed=2, n=3))
+    assert sum(rows) == 3 * (100 - 96)
+
+
+def test_max_model_len_is_the_context_of_requests(directory):
+    llm = LLM(directory, speculative_config=None, max_model_len=40, kv_cache_memory="1MiB")
+    assert llm.max_model_len == 40
+    (output,) = llm.generate([[5] * 30], SamplingParams(temperature=0, ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 10
+    with pytest.raises(PromptError, match="max_model_len of 40"):
+        llm.generate([[5] * 40], SamplingParams())

@@ -1,4 +1,4 @@
-"""Many mixed requests at once, too few pages, random cancellation and preemption: each answer is the one it has alone."""
+"""Many mixed requests, too few pages, random cancellation and preemption: each answer is the one it has alone."""
 
 import random
 
@@ -19,8 +19,8 @@ from tests.engine.served import (
     mixed_prompt,
     paged_target,
 )
-from tests.engine.tiny import run
 from tests.engine.text_engine import VOCAB
+from tests.engine.tiny import run
 
 REQUESTS = 90
 AT_A_TIME = 32

@@ -4,11 +4,14 @@ import random
 
 import pytest
 
+from pilotfish.drafters.eagle import EagleDrafter
 from pilotfish.engine import scheduler as scheduling
 from pilotfish.engine.scheduler import LEAST_ROWS, SHARED_ROWS, fair_shares
 from pilotfish.errors import CacheFullError, PromptError
+from pilotfish.models.eagle_files import load_eagle_head
+from pilotfish.models.torch_executor import TorchExecutor
 from pilotfish.sampling.params import SamplingParams
-from pilotfish.terms import FinishReason
+from pilotfish.terms import EMPTY_DRAFT, FinishReason
 from tests.engine.served import (
     CONTEXT,
     PAGE,
@@ -19,7 +22,9 @@ from tests.engine.served import (
     mixed_prompt,
     paged_target,
 )
-from tests.engine.tiny import run
+from tests.engine.tiny import ScriptedDrafter, run, tiny_engine
+from tests.models.tiny_eagle import LAYOUTS, head_config, head_tensors, save_head, target_config, target_weights
+from tests.models.tiny_eagle import VOCAB as EAGLE_VOCAB
 
 KINDS = ["ngram", "suffix", "recycle", "early_exit", "draft_model", "auto"]
 GREEDY = SamplingParams(temperature=0, ignore_eos=True, max_tokens=24)
@@ -191,7 +196,7 @@ def test_place_of_a_cancelled_request_is_free_for_the_next_round():
 
 def test_request_that_cannot_fit_even_alone_is_refused_with_the_numbers():
     engine = engine_over(paged_target(4))
-    with pytest.raises(CacheFullError, match="a request of 150 tokens.* cache of 128"):
+    with pytest.raises(CacheFullError, match=r"a request of 150 tokens.* cache of 128"):
         run(engine, [[5] * 100], SamplingParams(max_tokens=50))
     with pytest.raises(PromptError, match=f"context of {CONTEXT}"):
         run(engine, [[5] * CONTEXT], SamplingParams(max_tokens=1))
@@ -254,3 +259,88 @@ def test_rows_of_a_round_keep_to_the_budget(monkeypatch):
     shared = [each for each in rows[3:] if 1 in each and max(each) > 1]
     assert shared
     assert max(sum(each) for each in shared) <= SHARED_ROWS
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_eagle_drafts_the_same_after_a_prefix_hit_and_preemption(tmp_path, width):
+    config, weights = target_config(), target_weights()
+    head = load_eagle_head(save_head(tmp_path, head_config(LAYOUTS[0]), head_tensors(LAYOUTS[0])), config, weights)
+    boundaries = head.config.boundaries_of(config.num_layers)
+    prompt, params = [(7 * place) % 40 + 3 for place in range(70)], SamplingParams(temperature=0, max_tokens=20)
+
+    def fresh():
+        target = TorchExecutor(config, weights)
+        return target, tiny_engine(target, EagleDrafter(head, boundaries, width), 3, vocab_size=EAGLE_VOCAB)
+
+    target, engine = fresh()
+    (first,) = run(engine, [prompt], params)
+    (again,) = run(engine, [prompt], params)
+    assert target.prefix_cache.hit_tokens == 64
+    assert again.output == first.output
+    assert again.counters == first.counters, "the head knows the states of what was not read again"
+    assert first.counters.drafted_tokens > 0
+    request, _ = add(engine, prompt, params)
+    for rounds in range(60):
+        if rounds % 3 == 2 and engine.scheduler.running:
+            engine.scheduler.preempt(request)
+        engine.scheduler.step()
+    assert request.output == first.output
+    assert request.counters.drafted_tokens > 0
+    assert unused(target)
+
+
+def test_plain_engine_over_the_same_cache_shares_what_a_drafter_with_states_cannot():
+    target = TorchExecutor(target_config(), target_weights())
+    seen = []
+
+    class Recorder(ScriptedDrafter):
+        hidden_boundaries = (1,)
+
+        def observe(self, observation):
+            seen.append((observation.cached_length, len(observation.hidden[1])))
+
+    prompt = [(7 * place) % 40 + 3 for place in range(70)]
+    params = SamplingParams(temperature=0, max_tokens=2)
+    run(tiny_engine(target, vocab_size=EAGLE_VOCAB), [prompt], params)
+    recorder = Recorder(lambda tokens, draft_len: EMPTY_DRAFT)
+    run(tiny_engine(target, recorder, vocab_size=EAGLE_VOCAB), [prompt], params)
+    assert seen == [(70 - 1 + 1, 70)], "no states were noted, so all of it was read"
+    seen.clear()
+    run(tiny_engine(target, recorder, vocab_size=EAGLE_VOCAB), [prompt], params)
+    assert seen == [(64, 64), (70, 6)], "those noted now come without being read"
+
+
+def test_draft_model_reads_only_what_no_earlier_text_began_with(monkeypatch):
+    target = paged_target(64)
+    drafter = make_drafter("draft_model", target)
+    engine = engine_over(target, drafter)
+    prompt, params = list(range(3, 103)), SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    (first,) = run(engine, [prompt], params)
+    (draft,) = drafter.executors
+    rows = []
+    forward = draft.forward
+    monkeypatch.setattr(
+        draft,
+        "forward",
+        lambda segments, **options: rows.append(sum(len(s.tokens) for s in segments)) or forward(segments, **options),
+    )
+    (again,) = run(engine, [prompt], params)
+    assert again.output == first.output
+    assert again.counters == first.counters
+    assert rows[0] == 100 - 96
+    assert unused(draft)
+
+
+def test_draft_model_without_room_drafts_nothing_and_hurts_nobody(reference):
+    target = paged_target(64)
+    drafter = make_drafter("draft_model", target)
+    (draft,) = drafter.executors
+    draft.limit_pages(5)
+    engine = engine_over(target, drafter)
+    prompts = [[place, *range(3, 80)] for place in range(5, 9)]
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=30)
+    requests = run(engine, prompts, params)
+    for prompt, request in zip(prompts, requests, strict=True):
+        assert everything(request) == reference(prompt, params)
+    assert sum(request.counters.drafted_tokens for request in requests) > 0
+    assert unused(draft)

@@ -56,5 +56,12 @@ def pass_time(executor: Executor, fingerprint: str, *, recalibrate: bool = False
 
 def _key(executor: Executor, fingerprint: str) -> str:
     """Changes with everything that changes the time of a pass."""
-    facts = (__version__, (ROWS, MANY_ROWS, CONTEXT), Machine.here().processor, fingerprint, executor.config.num_layers, executor_facts(executor))
+    facts = (
+        __version__,
+        (ROWS, MANY_ROWS, CONTEXT),
+        Machine.here().processor,
+        fingerprint,
+        executor.config.num_layers,
+        executor_facts(executor),
+    )
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]

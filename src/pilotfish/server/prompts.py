@@ -23,7 +23,7 @@ class PromptReader:
 
     def __init__(self, llm: LLM, name: str, settings: ServerSettings) -> None:
         self.tokenizer: Tokenizer = llm.tokenizer
-        self.context: int = llm.engine.target.config.context_length
+        self.context: int = llm.max_model_len
         self.name = name
         self._max_tokens = settings.max_prompt_tokens
         self._max_prompts = settings.max_prompts
