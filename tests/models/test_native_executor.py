@@ -283,20 +283,25 @@ def test_bad_calls_are_refused(opened):
         run.forward([Segment(sequence, [1])])
 
 
-def test_pages_are_counted_reserved_and_given_back():
+def test_pages_are_taken_as_they_are_needed_and_given_back():
     run = executor("plain-float32", kv_cache_tokens=100)
     assert (run.page_size, run.total_pages, run.free_pages) == (32, 4, 4)
-    first, second = run.open(33), run.open(64)
-    assert run.free_pages == 0
-    with pytest.raises(CacheFullError, match="0 of 4"):
-        run.open(1)
-    run.close(first)
-    assert run.free_pages == 2
-    with pytest.raises(CacheFullError):
-        run.open(2**62)
-    assert run.open(1) == first
-    run.close(second)
+    first, second = run.open(33), run.open(100)
+    assert run.free_pages == 4
+    run.forward([Segment(first, random_tokens(33)), Segment(second, random_tokens(31))])
+    assert run.free_pages == 1
+    run.keep(first, range(32))
+    assert run.free_pages == 2, "the dropped node's page"
+    run.keep(second, range(31))
+    with pytest.raises(CacheFullError, match="needs 3 more pages of the cache; 2 of 4 are free"):
+        run.forward([Segment(first, [1]), Segment(second, random_tokens(40))])
+    run.truncate(first, 0)
     assert run.free_pages == 3
+    run.close(second)
+    assert run.free_pages == 4
+    with pytest.raises(CacheFullError, match="there are 4 pages"):
+        run.open(2**62)
+    assert run.open(1) == second
 
 
 def test_sequence_of_lower_layers_refuses_the_upper_ones_until_truncated():

@@ -46,8 +46,8 @@ class LLM:
         threads: of the native executor; by default one per physical core this process may use.
         device: of the PyTorch executor.
         recalibrate: measure again what a pass takes on this machine, instead of what was remembered.
-        kv_cache_memory: bytes, or text such as "2GiB", that the key-value cache may take, drafters' included; by default
-            half of what is free, but no more than eight of the longest requests need.
+        kv_cache_memory: bytes, or text such as "2GiB", that the key-value cache may take, drafters' included; by
+            default half of what is free, but no more than eight of the longest requests need.
         max_model_len: most tokens of a request, prompt and output; the model's context by default.
 
     Raises:

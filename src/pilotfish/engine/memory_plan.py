@@ -1,7 +1,7 @@
 """How much the key-value caches may hold: bytes become pages, for the target and for what drafters keep beside it.
 
-Owns the plan that is made when an engine starts, and its refusal with the numbers. Memory is taken page by page as it is
-needed; the plan is its limit. Knows no requests.
+Owns the plan that is made when an engine starts, and its refusal with the numbers. Memory is taken page by page as it
+is needed; the plan is its limit. Knows no requests.
 """
 
 import re
