@@ -46,22 +46,32 @@ class TreeDrafter(Drafter):
         tokens: list[int] = []
         parents: list[int] = []
         laws: list[Tensor] = []
-        above: list[tuple[tuple[int, ...], int]] = [((), ROOT)] * self._width
-        for depth in range(job.draft_len):
-            nodes: list[tuple[tuple[int, ...], int]] = []
-            for path, parent in above:
-                prefix, row = self._row(job, path)
-                law = job.sampler.laws(row, [prefix])[0].clone()
-                if not self._replacement and depth == 0:
-                    law[tokens] = 0.0
-                if not law.sum() > 0:
-                    continue
-                token = job.sampler.draw(law, prefix.position, start=len(job.tokens), node=len(tokens))
-                nodes.append(((*path, token), len(tokens)))
-                tokens.append(token)
-                parents.append(parent)
-                laws.append(law)
-            above = nodes
+        start = len(job.tokens)
+
+        def draw(law: Tensor, parent: int, depth: int) -> None:
+            token = job.sampler.draw(law, start + depth, start=start, node=len(tokens))
+            tokens.append(token)
+            parents.append(parent)
+            laws.append(law)
+
+        prefix, row = self._row(job, ())
+        first = job.sampler.laws(row, [prefix])[0]
+        for _ in range(self._width):
+            law = first
+            if not self._replacement:
+                law = first.clone()
+                law[tokens] = 0.0
+            if law.sum() > 0:
+                draw(law, ROOT, 0)
+        paths: list[tuple[int, ...]] = [(token,) for token in tokens]
+        above = list(range(len(tokens)))
+        for depth in range(1, job.draft_len):
+            found = [self._row(job, path) for path in paths]
+            rows = job.sampler.laws(torch.cat([row for _, row in found]), [prefix for prefix, _ in found])
+            for law, parent in zip(rows, list(above), strict=True):
+                draw(law, parent, depth)
+            above = list(range(len(tokens) - len(above), len(tokens)))
+            paths = [(*path, tokens[node]) for path, node in zip(paths, above, strict=True)]
         return Draft(tuple(tokens), tuple(parents), torch.stack(laws)) if tokens else EMPTY_DRAFT
 
     def _coupled(self, job: DraftJob) -> Draft:

@@ -6,13 +6,14 @@ its margin: how far apart the two tokens were in the plain run. Below `NEAR_TIE`
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from pilotfish.audit import oracle
+from pilotfish.audit.company import CompanyCount, run_company
 from pilotfish.audit.drafters import TreeDrafter
 from pilotfish.audit.echo import EchoDrafter
 from pilotfish.audit.options import BY_NAME, GREEDY, HOT, PLAIN, Setting
@@ -21,10 +22,12 @@ from pilotfish.audit.results import Level
 from pilotfish.audit.seeds import derived_seed
 from pilotfish.audit.subject import Generated, Job, Subject, generate
 from pilotfish.audit.table_model import TableExecutor, nearby, random_table
+from pilotfish.audit.tiny_model import BOUNDARIES, tiny_executor, tiny_head
 from pilotfish.drafters.base import Drafter
 from pilotfish.drafters.draft_model import DraftModelDrafter
+from pilotfish.drafters.eagle import EagleDrafter
+from pilotfish.drafters.early_exit import EarlyExitDrafter
 from pilotfish.drafters.ngram import NgramDrafter
-from pilotfish.engine.engine import Engine
 from pilotfish.models.base import Executor
 from pilotfish.sampling.sampler import Sampler
 
@@ -54,6 +57,7 @@ class _Count:
     largest_margin: float = 0.0
     largest_difference: float = 0.0
     findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, made: Sequence[Generated]) -> None:
         for one in made:
@@ -103,7 +107,7 @@ def run_identity(subject: Subject, size: str, seed: int, model: ModelUnderTest |
         false_alarm_rate=0.0,
         smallest_effect={"different tokens": 1.0, "logit margin on an executor that is not exact": NEAR_TIE},
         findings=tuple(count.findings),
-        notes=(f"{count.accepted} of {count.drafted} drafted tokens accepted", *notes),
+        notes=(f"{count.accepted} of {count.drafted} drafted tokens accepted", *count.notes, *notes),
         seconds=time.monotonic() - began,
     )
 
@@ -150,7 +154,7 @@ def _toys(subject: Subject, size: str, seed: int, count: _Count) -> None:
     for setting in (PLAIN, HOT):
         _continued(subject, target, drafters["draft_model"](), prompts, setting, entropy, count)
     if subject.sampler is Sampler:
-        _whole_engine(target, drafters["draft_model"](), prompts, entropy, count)
+        _in_company(target, drafters, prompts, size, entropy, count)
     for rule in subject.rules:
         jobs = [Job(prompt, PLAIN, derived_seed(entropy, row), 24, 3) for row, prompt in enumerate(prompts)]
         first, second = (generate(subject, target, drafters["draft_model"](), rule, jobs) for _ in range(2))
@@ -182,23 +186,36 @@ def _continued(
             )
 
 
-def _whole_engine(
-    target: Executor, drafter: Drafter, prompts: Sequence[Sequence[int]], entropy: int, count: _Count
+def _in_company(
+    target: Executor,
+    drafters: Mapping[str, Callable[[], Drafter]],
+    prompts: Sequence[Sequence[int]],
+    size: str,
+    entropy: int,
+    count: _Count,
 ) -> None:
-    """The same through `Engine.run`, speculation off and on."""
-    params = [PLAIN.params(derived_seed(entropy, row)) for row in range(len(prompts))]
-    params = [replace(one, max_tokens=24) for one in params]
-    outputs = []
-    for own, draft_len in ((None, 0), (drafter, 3)):
-        engine = Engine(target, lambda ids: "", VOCAB, drafter=own, draft_len=draft_len)
-        done: dict[int, list[int]] = {}
-        for delivered in engine.run(prompts, params):
-            done.update((request.key, request.output) for request in delivered)
-        outputs.append([done[key] for key in sorted(done)])
-    count.tests += len(prompts)
-    count.tokens += sum(map(len, outputs[1]))
-    if outputs[0] != outputs[1]:
-        count.findings.append("Engine.run gives other tokens with a draft model than without")
+    """The same under the real scheduler, where requests join, leave and are preempted; on tables and a tiny decoder."""
+    found = CompanyCount()
+    settings = [PLAIN.params(entropy), GREEDY.params(entropy)][: 1 if size == "ci" else 2]
+    run_company(target, VOCAB, drafters, prompts, settings, found)
+    model = tiny_executor(entropy, 16)
+    if model.exact:
+        # Two beginnings in common, each longer than a page of the cache.
+        beginnings = [np.random.default_rng((entropy, place)).integers(16, size=70).tolist() for place in range(2)]
+        shared = [[*beginnings[place % 2], *range(place + 1)] for place in range(6)]
+        of_model: dict[str, Callable[[], Drafter]] = {
+            "ngram": lambda: NgramDrafter(1, 3),
+            "early_exit": lambda: EarlyExitDrafter(model, 1),
+            "eagle": lambda: EagleDrafter(tiny_head(entropy, model.config), BOUNDARIES),
+            "eagle tree": lambda: EagleDrafter(tiny_head(entropy, model.config), BOUNDARIES, 2),
+        }
+        run_company(model, 16, of_model, shared, settings, found)
+    for name in ("tests", "tokens", "drafted", "accepted"):
+        setattr(count, name, getattr(count, name) + getattr(found, name))
+    count.findings += found.findings
+    count.notes.append(f"{found.preemptions} requests preempted by the scheduler, {found.tests} compared in company")
+    if not found.preemptions:
+        count.findings.append("the scheduler preempted nobody, so nothing was tested")
 
 
 def _same(label: str, plain: Sequence[Generated], made: Sequence[Generated], count: _Count) -> None:

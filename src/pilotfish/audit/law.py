@@ -15,9 +15,9 @@ A token of probability 0 is a finding at once, and so is a draft that was not dr
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from itertools import repeat
 
 import numpy as np
 
@@ -55,9 +55,6 @@ class PlanResult:
 
 def run_plan(plan: Plan, subject: Subject, seed: int) -> PlanResult:
     """Draws a plan's tokens and counts their outcomes."""
-    import torch
-
-    torch.set_num_threads(1)
     tallies = [Tally.empty(classes, blocks_of(length, classes)) for length, classes in WINDOWS]
     result = PlanResult(plan, tallies, [], SpeculationCounters())
     for world in range(plan.tables):
@@ -116,20 +113,19 @@ def _job(plan: Plan, rng: np.random.Generator, seed: int, wanted: int, batch: in
     return Job(prompt, plan.setting, seed, budget, draft_len)
 
 
-def run_law(subject: Subject, plans: Sequence[Plan], seed: int, workers: int = 1, share: int | None = None) -> Level:
+def run_law(
+    subject: Subject, plans: Sequence[Plan], seed: int, pool: Executor | None = None, share: int | None = None
+) -> Level:
     """Runs the level.
 
     Args:
-        workers: processes; 1 stays in this one.
+        pool: processes to share the plans out to; this one alone by default.
         share: number of tests over which the run's false-alarm rate is divided, where these plans are only a part.
     """
     began = time.monotonic()
-    if workers > 1:
-        # The longest first, so that no worker is left with one at the end; results come back in order.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            results = list(pool.map(run_plan, plans, [subject] * len(plans), [seed] * len(plans)))
-    else:
-        results = [run_plan(plan, subject, seed) for plan in plans]
+    # The longest come first, so that no process is left with one at the end; results come back in order.
+    spread = map if pool is None else pool.map
+    results = list(spread(run_plan, plans, repeat(subject), repeat(seed)))
     return judge(results, time.monotonic() - began, share)
 
 

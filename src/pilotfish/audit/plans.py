@@ -72,8 +72,8 @@ class LawSize:
 
 SIZES = {
     "ci": LawSize(4_000, 500, 36, 20, False),
-    "standard": LawSize(160_000, 2_000, 400, 32, True),
-    "full": LawSize(800_000, 10_000, 40_000, 200, True),
+    "standard": LawSize(440_000, 4_000, 200, 32, True),
+    "full": LawSize(1_000_000, 20_000, 10_000, 500, True),
 }
 
 

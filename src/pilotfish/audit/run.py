@@ -1,6 +1,9 @@
 """The audit as one call: which levels, how large, on what. The way in for the command line and for tests."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
 
 from pilotfish.audit.identity import PROMPT_TEXTS, ModelUnderTest, run_identity
 from pilotfish.audit.law import run_law
@@ -35,7 +38,7 @@ def audit(
         seed: decides all toys, seeds and prompts of the run.
         subject: what is audited; this package's own decoder by default.
         model: a real model for the identity level.
-        workers: processes of the law level; one per core, at most four, by default.
+        workers: processes of the theory and law levels; one per core, at most four, by default.
         tell: called with each level as it ends.
 
     Raises:
@@ -44,18 +47,35 @@ def audit(
     check_levels(levels, size)
     own = subject or Subject()
     processes = workers or min(4, Machine.here().usable_processors)
-    run: dict[str, Callable[[], Level]] = {
-        "theory": lambda: run_theory(own, size, seed),
-        "noise": lambda: run_noise(own, size, seed),
-        "identity": lambda: run_identity(own, size, seed, model),
-        "law": lambda: run_law(own, make_plans(SIZES[size]), seed, processes),
-    }
-    done = []
-    for name in LOCAL_LEVELS:
-        if name in levels:
-            done.append(run[name]())
-            tell(done[-1])
+    with _pool(processes) as pool:
+        run: dict[str, Callable[[], Level]] = {
+            "theory": lambda: run_theory(own, size, seed, pool=pool),
+            "noise": lambda: run_noise(own, size, seed),
+            "identity": lambda: run_identity(own, size, seed, model),
+            "law": lambda: run_law(own, make_plans(SIZES[size]), seed, pool),
+        }
+        done = []
+        for name in LOCAL_LEVELS:
+            if name in levels:
+                done.append(run[name]())
+                tell(done[-1])
     return Report(tuple(done), seed, size)
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[Executor | None]:
+    """Processes that start when the first work comes; none where one process is enough."""
+    if processes == 1:
+        yield None
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        yield pool
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def check_levels(levels: Sequence[str], size: str) -> None:

@@ -10,6 +10,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -303,14 +304,21 @@ def _expected_length(
     )
 
 
-def run_theory(subject: Subject, size: str, seed: int, cases: Sequence[Case] | None = None) -> Level:
-    """Runs the level, or these cases alone; `seed` chooses the random toys."""
+def run_theory(
+    subject: Subject, size: str, seed: int, cases: Sequence[Case] | None = None, pool: Executor | None = None
+) -> Level:
+    """Runs the level, or these cases alone; `seed` chooses the random toys.
+
+    Args:
+        pool: processes to share the cases out to; this one alone by default.
+    """
     began = time.monotonic()
     findings: list[str] = []
     table: list[str] = []
     drafts = tests = 0
-    for case in cases if cases is not None else make_cases(size):
-        found, seen = check(subject.rules[case.rule], case, seed)
+    chosen = cases if cases is not None else make_cases(size)
+    spread = map if pool is None else pool.map
+    for found, seen in spread(check, [subject.rules[case.rule] for case in chosen], chosen, itertools.repeat(seed)):
         findings += found
         drafts += seen
         tests += 3 if seen else 0

@@ -31,7 +31,8 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a report with plots to this file.")] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes of the law level; one per core, at most 4, by default.")
+        int | None,
+        typer.Option("--workers", help="Processes of the theory and law levels; one per core, at most 4, by default."),
     ] = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Show the audit known-bad decoders; it must catch every one.")

@@ -48,7 +48,7 @@ def check_local(typed: Collection[str], levels: Collection[str], model: str | No
     refuse_idle(set(typed) & _SERVER, (), "without --base-url, the server under audit")
     refuse_idle(set(typed) & {"repeat"}, (), "without --self-test")
     useful = frozenset({"size", "html"})
-    if "law" in levels:
+    if {"law", "theory"} & set(levels):
         useful |= {"workers"}
     if "identity" in levels:
         useful |= {"model"} if model == "none" else _MODEL
