@@ -141,7 +141,7 @@ def test_plain_requests_ask_for_no_draft():
 
 def test_requests_grow_with_the_load():
     settings = ServeSettings()
-    assert [settings.count(level) for level in (Closed(1), Closed(16), Open(3.0))] == [12, 48, 30]
+    assert [settings.count(level) for level in (Closed(1), Closed(16), Open(3.0))] == [8, 36, 30]
 
 
 @pytest.mark.parametrize("values", [{"requests": 0}, {"repeats": 0}, {"seed": -1}, {"max_tokens": 0}])

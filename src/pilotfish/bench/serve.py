@@ -28,7 +28,7 @@ class ServeSettings:
     """How to measure.
 
     Attributes:
-        requests: per load, side and repetition; by default thrice the requests at a time, and 12 at least.
+        requests: per load, side and repetition; by default 8 at least, and enough for two waves and a bit.
         max_tokens: of an answer.
         temperature: of all requests.
         repeats: of the whole sweep.
@@ -57,7 +57,7 @@ class ServeSettings:
         """Requests at a load."""
         if self.requests is not None:
             return self.requests
-        return max(12, 3 * level.concurrency) if isinstance(level, Closed) else max(12, round(10 * level.rate))
+        return max(8, 2 * level.concurrency + 4) if isinstance(level, Closed) else max(8, round(10 * level.rate))
 
     def jobs(self, questions: Sequence[Question], level: Level, run: int) -> list[Job]:
         """What is sent in a run: the questions' first turns, over and over if need be.
