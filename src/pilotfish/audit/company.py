@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pilotfish.drafters.base import Drafter
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.request import NOWHERE, Request
-from pilotfish.models.base import Executor
+from pilotfish.models.base import Executor, PagedExecutor
 from pilotfish.sampling.params import SamplingParams
 
 MAX_TOKENS = 20
@@ -28,6 +28,8 @@ class CompanyCount:
     drafted: int = 0
     accepted: int = 0
     preemptions: int = 0
+    reused: int = 0
+    """Tokens of texts that were not read, because another text had begun alike."""
     findings: list[str] = field(default_factory=list)
 
 
@@ -50,25 +52,34 @@ def run_company(
             replace(params, seed=(params.seed + place) % 2**64, max_tokens=MAX_TOKENS, logprobs=1)
             for place in range(len(prompts))
         ]
-        plain = [
-            request
-            for prompt, one in zip(prompts, own, strict=True)
-            for request in _lived(_engine(target, vocab_size, None), [prompt], [one], None, count)
-        ]
+        plain: list[Request] = []
+        for prompt, one in zip(prompts, own, strict=True):
+            _forget(target)
+            plain += _lived(_engine(target, vocab_size, None), [prompt], [one], None, count)
         for kind, make in {"no drafter": None, **drafters}.items():
             engine = _engine(target, vocab_size, None if make is None else make())
             rng = random.Random(f"{params.seed} {kind}")
+            _forget(target)
+            reused = target.prefix_cache.hit_tokens if isinstance(target, PagedExecutor) else 0
             made = _lived(engine, prompts, own, rng, count)
-            for place, (one, other) in enumerate(zip(plain, made, strict=True)):
+            if isinstance(target, PagedExecutor):
+                count.reused += target.prefix_cache.hit_tokens - reused
+            for place, (alone, other) in enumerate(zip(plain, made, strict=True)):
                 count.tests += 1
                 count.tokens += len(other.output)
                 count.drafted += other.counters.drafted_tokens
                 count.accepted += other.counters.accepted_tokens
                 length = len(other.output)
                 # One request is cancelled on its way: what it had must be the beginning of what it would have had.
-                if (other.output, other.logprobs) != (one.output[:length], one.logprobs[:length]):
+                if (other.output, other.logprobs) != (alone.output[:length], alone.logprobs[:length]):
                     label = f"{kind}, temperature {params.temperature}, in changing company"
                     count.findings.append(f"{label}: prompt {place} goes on otherwise")
+
+
+def _forget(target: Executor) -> None:
+    """Leaves no beginning of a text that another could share."""
+    if isinstance(target, PagedExecutor):
+        target.prefix_cache.clear()
 
 
 def _engine(target: Executor, vocab_size: int, drafter: Drafter | None) -> Engine:

@@ -213,9 +213,12 @@ def _in_company(
     for name in ("tests", "tokens", "drafted", "accepted"):
         setattr(count, name, getattr(count, name) + getattr(found, name))
     count.findings += found.findings
-    count.notes.append(f"{found.preemptions} requests preempted by the scheduler, {found.tests} compared in company")
-    if not found.preemptions:
-        count.findings.append("the scheduler preempted nobody, so nothing was tested")
+    count.notes.append(
+        f"{found.tests} requests compared in changing company: {found.preemptions} preemptions, {found.reused} tokens "
+        "taken over from texts that began alike"
+    )
+    if not found.preemptions or (model.exact and not found.reused):
+        count.findings.append("the scheduler preempted nobody, or no text was shared, so nothing was tested")
 
 
 def _same(label: str, plain: Sequence[Generated], made: Sequence[Generated], count: _Count) -> None:
