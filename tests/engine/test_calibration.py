@@ -51,3 +51,10 @@ def test_cache_that_cannot_be_written_is_no_error(measurements, monkeypatch, tmp
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PILOTFISH_CACHE", str(tmp_path / "file"))
     assert calibration.pass_time(tiny_target(), "a")(1) == 2.0
+
+
+def test_passes_of_large_batches_are_measured_apart(measurements):
+    times = calibration.pass_time(tiny_target(context_length=512), "a")
+    assert [max(rows) for rows, _, _ in measurements] == [32, 128]
+    assert sum(seconds for _, _, seconds in measurements) <= 2
+    assert times(128) == 2 + 128

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -322,3 +323,38 @@ def test_passes_with_prompt_rows_and_idle_times_teach_nothing():
     machine.now += 5.0
     chooser.observe(Observation(1, [5, 6], (), {}))
     assert [machine.time(rows) for rows in (1, 2)] == before
+
+
+def drafted_per_request(size, accuracy=0.75, rounds=120):
+    """Mean tokens drafted per request and round in a batch of `size`, after the policy has learned; and the most."""
+    machine = Machine(size)
+    truth = PassTime({rows: milliseconds / 1000 for rows, milliseconds in STEPS.items()})
+    chooser = policy(machine, Oracle(machine, lambda place: accuracy))
+    for request in range(size):
+        chooser.begin(request, 10 * rounds)
+    texts = {request: [0] for request in range(size)}
+    lengths = []
+    for _ in range(rounds):
+        jobs = [DraftJob(request, tokens, 1, LONGEST, SAMPLER, True) for request, tokens in texts.items()]
+        drafts = chooser.propose(jobs)
+        machine.now += truth(size + sum(map(len, drafts)))
+        for job, draft in zip(jobs, drafts, strict=True):
+            accepted = next((place for place, token in enumerate(draft.tokens) if token != 0), len(draft))
+            texts[job.request] = [*job.tokens, *[0] * (accepted + 1)]
+            chooser.observe(Observation(job.request, texts[job.request], tuple(range(accepted)), {}))
+        lengths.append(sum(map(len, drafts)) / size)
+    return sum(lengths[rounds // 3 :]) / len(lengths[rounds // 3 :])
+
+
+def test_drafts_shrink_smoothly_to_nothing_as_the_batch_grows():
+    lengths = [drafted_per_request(size) for size in (1, 2, 3, 4, 8, 16, 48)]
+    assert lengths[0] > 1
+    assert all(larger <= smaller + 0.1 for smaller, larger in pairwise(lengths)), lengths
+    assert any(0.2 < length < 0.8 * lengths[0] for length in lengths), "there is a way between all and nothing"
+    assert lengths[-1] < 0.05, "rows of a large batch cost as much as what they bring"
+
+
+def test_pass_of_more_rows_than_were_measured_goes_on_in_a_straight_line():
+    times = PassTime({1: 1.0, 64: 4.0, 128: 8.0})
+    assert times(256) == pytest.approx(16.0)
+    assert times(96) == pytest.approx(6.0)
