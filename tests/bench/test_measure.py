@@ -53,6 +53,25 @@ def test_clock_is_read_around_every_pass_and_draft(llm, prompt):
     assert run.rounds - 2 < run.draft_seconds <= 2 * run.rounds
 
 
+def test_prompt_is_read_whole_whoever_read_it_before(llm, monkeypatch):
+    """A long prompt again, on both sides: every time the target runs all of its rows."""
+    prompt = llm.tokenizer.encode("The shark looks once, and once more the shark looks. " * 11)
+    read = []
+    forward = type(llm.engine.target).forward
+
+    def counted(self, segments, **options):
+        read.append(sum(len(segment.tokens) for segment in segments))
+        return forward(self, segments, **options)
+
+    monkeypatch.setattr(type(llm.engine.target), "forward", counted)
+    for config in (None, NGRAM, None):
+        own = llm.with_speculation(config)
+        for _ in range(2):
+            read.clear()
+            run_request(own, prompt, SamplingParams(temperature=0.0, max_tokens=1))
+            assert sum(read) >= len(prompt)
+
+
 def test_policy_is_timed_without_the_drafters_it_chooses_from(llm, prompt):
     """A clock that ticks once per reading: around the policy, around each member, and twice within the policy."""
     policy = llm.with_speculation({"method": "auto", "drafters": ["ngram", "suffix"]})

@@ -15,6 +15,7 @@ from typing import Any
 from pilotfish.engine.draft_policy import DraftPolicy
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.llm import LLM
+from pilotfish.models.base import PagedExecutor
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import ROOT, Draft
 
@@ -81,9 +82,14 @@ class Run:
 def run_request(llm: LLM, prompt: Sequence[int], params: SamplingParams, *, clock: Clock = time.perf_counter) -> Run:
     """Runs one request alone, and times it.
 
+    It reads its prompt from the beginning: what the target remembers of earlier texts is forgotten first, or whoever is
+    asked second would find what the first has read.
+
     Raises:
         PromptError, SamplingParamsError: as `LLM.stream`.
     """
+    if isinstance(llm.engine.target, PagedExecutor):
+        llm.engine.target.prefix_cache.clear()
     watch = _Stopwatch(clock)
     first_seconds, first_tokens = 0.0, 0
     output = None
