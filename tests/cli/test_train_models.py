@@ -1,5 +1,6 @@
 """`pilotfish train head | draft | exit | pool` and `pilotfish convert` as commands."""
 
+import io
 import json
 import sys
 from dataclasses import fields
@@ -53,7 +54,7 @@ def run(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("kind", "flags", "method"),
     [
-        ("head", ("--boundaries", "1,2,4", "--depths", 2), "eagle"),
+        ("head", ("--layers", 2, "--start-layers", "0,3", "--boundaries", "1,2,4", "--depths", 2), "eagle"),
         ("draft", ("--start-layers", "0,-1"), "draft_model"),
         ("exit", ("--exit-layer", 1, "--rank", 8), "early_exit"),
     ],
@@ -125,3 +126,21 @@ def test_every_option_has_its_flag():
     for table in (training_flags._TRAINING, training_flags.UNROLLING, training_flags._SESSION):
         for name, (_, default, *_) in table.items():
             assert name == "model" or default == defaults[name]
+
+
+def test_view_shows_what_the_records_say():
+    from rich.console import Console
+
+    from pilotfish.cli.train_view import _State
+
+    state = _State(100)
+    record = {"step": 7, "loss": 2.5, "loss_kind": "ce", "tokens_per_second": 321.0}
+    figures = {name: [0.5, 0.25] for name in ("greedy", "sampled", "tokens_per_round")}
+    for each in (record, {"step": 7, "held_out": {**figures, "projected_speedup": 1.234, "draft_len": 2}}):
+        state.take(each)
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(state.table())
+    shown = console.export_text()
+    for told in ("step 7 of 100", "loss 2.5000 (ce)", "321 tokens/s", "0.50 0.25", "1.234x (k=2)"):
+        assert told in shown
+    assert "1.234x with 2 drafted" in state.line()

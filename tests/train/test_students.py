@@ -6,8 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pilotfish.drafters.base import Observation
+from pilotfish.drafters.eagle import EagleDrafter
 from pilotfish.engine.llm import LLM
 from pilotfish.errors import InvalidInputError, UnsupportedModelError
+from pilotfish.models.base import Segment
 from pilotfish.models.decoder import RowAttention
 from pilotfish.models.eagle_files import load_eagle_head
 from pilotfish.models.eagle_writing import LAYOUTS, convert_eagle_head
@@ -15,8 +18,10 @@ from pilotfish.models.exit_adapter import load_exit_adapter
 from pilotfish.models.files import resolve
 from pilotfish.models.loading import load_model
 from pilotfish.sampling.params import SamplingParams
+from pilotfish.sampling.sampler import Sampler
 from pilotfish.train.packs import Packs
 from pilotfish.train.vocabulary import DraftVocabulary, choose_vocabulary
+from tests.drafters.common import propose
 from tests.train.tiny_data import LAYERS, VOCAB, open_data
 from tests.train.tiny_training import draft, exit_adapter, head
 
@@ -151,6 +156,33 @@ def test_head_starts_from_the_layers_that_were_named(world):
     assert torch.equal(student.head.lm_head.weight, read("lm_head.weight")[::2])
     with pytest.raises(InvalidInputError, match="layers 0 to 3"):
         head(world.files, IDS, start_layers=(4,))
+
+
+def test_head_of_two_layers_drafts_what_computing_from_scratch_does(world, tmp_path):
+    head(world.files, IDS, layers=2, start_layers=(1, 3)).save(tmp_path / "head", torch.float32, None)
+    loaded = load_eagle_head(tmp_path / "head", world.files.config, world.files.weights)
+    boundaries = loaded.config.boundaries_of(LAYERS)
+    target = load_model(world.target, threads=1)
+    tokens = world.texts[0][0]
+    sequence = target.executor.open(64)
+    hidden = target.executor.forward([Segment(sequence, tokens[:-1])], capture=boundaries).hidden
+    target.executor.close(sequence)
+    drafter = EagleDrafter(loaded, boundaries)
+    drafter.begin(0, 64)
+    for stop in (9, len(tokens)):  # in two parts, so that rows are read into a cache that holds some
+        rows = slice(0 if stop == 9 else 8, stop - 1)
+        states = {boundary: each[rows] for boundary, each in hidden.items()}
+        drafter.observe(Observation(0, tokens[:stop], (), states))
+        draft = propose(drafter, tokens[:stop], 4, Sampler(SamplingParams(temperature=0, seed=0), VOCAB))
+        following = list(tokens[1:stop])
+        features = loaded.fuse(torch.cat([hidden[boundary][: stop - 1] for boundary in boundaries], dim=-1))
+        for token in draft.tokens:
+            positions = torch.arange(len(following))
+            attention = RowAttention(loaded.config.layer, positions, positions[:, None] >= positions)
+            normed, fed_back = loaded.run(torch.tensor(following), features, positions, attention)
+            assert token == int(loaded.target_ids[loaded.logits(normed[-1:])[0].argmax()])
+            following.append(token)
+            features = torch.cat((features, fed_back[-1:]))
 
 
 def test_draft_model_is_an_ordinary_directory_with_the_trainers_logits(world, pack, tmp_path):

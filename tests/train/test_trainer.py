@@ -73,7 +73,7 @@ def test_killed_training_goes_on_as_if_nothing_had_happened(world, tmp_path):
     train(world, tmp_path / "whole", **options)
     killed = program(world, tmp_path / "killed", "begin", options)
     log = tmp_path / "killed" / "log.jsonl"
-    moment = random.randrange(8, 36)
+    moment = random.randrange(2, 36)
     while killed.poll() is None and (not log.exists() or log.read_text().count("\n") < moment):
         time.sleep(0.002)
     killed.send_signal(signal.SIGKILL)

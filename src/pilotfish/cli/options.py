@@ -155,14 +155,14 @@ Method: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--method",
-        help="auto, ngram, suffix, recycle, draft_model, early_exit, eagle, or off.",
+        help="auto, ngram, suffix, recycle, table, draft_model, early_exit, eagle, or off.",
         rich_help_panel=_SPECULATION,
     ),
 ]
 DraftModel: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--draft-model", help="Smaller model with the same tokenizer, or an EAGLE-3 head.", rich_help_panel=_SPECULATION
+        "--draft-model", help="Smaller model, EAGLE-3 head, exit adapter or table.", rich_help_panel=_SPECULATION
     ),
 ]
 NumSpeculativeTokens: TypeAlias = Annotated[

@@ -31,7 +31,11 @@ def build_speculation(
         return None, 0
     members = config.drafters or (config,)
     if config.shipped:
-        found = shipped_drafters(target.files.fingerprint)
+        # Two early exits would run their tokens in the same places of the target's cache; the caller's own goes first.
+        exits = any(member.method == "early_exit" for member in members)
+        found = [
+            own for own in shipped_drafters(target.files.fingerprint) if not (exits and own["method"] == "early_exit")
+        ]
         members += tuple(SpeculativeConfig.from_mapping({**own, "verification": config.verification}) for own in found)
     drafters = [build_drafter(str(member.method), member, target, load) for member in members]
     draft_len = LONGEST if config.num_speculative_tokens == AUTO else int(config.num_speculative_tokens)

@@ -3,13 +3,11 @@
 Owns the writing; what the layouts are says `eagle_files.py`, which reads them. A conversion moves tensors bit for bit.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pilotfish.errors import InvalidInputError, UnsupportedModelError
@@ -25,8 +23,9 @@ from pilotfish.models.eagle_files import (
     TARGET_TO_DRAFT,
     eagle_config,
 )
-from pilotfish.models.huggingface import SINGLE_FILE, read_json, weight_files
+from pilotfish.models.huggingface import read_json, weight_files
 from pilotfish.models.safetensors_file import SafetensorsFile
+from pilotfish.models.writing import write_model
 
 Layout: TypeAlias = Literal["speculators", "sglang"]
 LAYOUTS: tuple[Layout, ...] = ("speculators", "sglang")
@@ -64,11 +63,7 @@ def save_eagle_head(
         OSError: it cannot be written.
     """
     values = _values(head.config, target, target_architecture, draft_len, rope_source)
-    tensors = {
-        name: parameter.detach().to("cpu", dtype).contiguous()
-        for name, parameter in head.named_parameters()
-        if name != EMBEDDING
-    }
+    tensors = {name: parameter.detach().to(dtype) for name, parameter in head.named_parameters() if name != EMBEDDING}
     ids = head.target_ids.detach().cpu()
     vocab = head.config.layer.vocab_size
     tensors[DRAFT_TO_TARGET] = ids - torch.arange(len(ids))
@@ -77,7 +72,7 @@ def save_eagle_head(
         values = _sglang_values(values)
         _require_sglang(head.config)
         tensors = {_renamed(name, LAYER, SGLANG_LAYER): tensor for name, tensor in tensors.items()}
-    _write(path, values, tensors)
+    write_model(path, values, tensors)
 
 
 def convert_eagle_head(source: Path, destination: Path, layout: Layout) -> None:
@@ -101,10 +96,10 @@ def convert_eagle_head(source: Path, destination: Path, layout: Layout) -> None:
     for file in [SafetensorsFile(file) for file in weight_files(source)]:
         tensors |= {_renamed(name, SGLANG_LAYER, LAYER): file.read(name) for name in file.tensors}
     if layout == "speculators":
-        _write(destination, _speculators_values(flat), tensors)
+        write_model(destination, _speculators_values(flat), tensors)
         return
     _require_sglang(config)
-    _write(destination, flat, {_renamed(name, LAYER, SGLANG_LAYER): tensor for name, tensor in tensors.items()})
+    write_model(destination, flat, {_renamed(name, LAYER, SGLANG_LAYER): tensor for name, tensor in tensors.items()})
 
 
 def _values(
@@ -185,9 +180,3 @@ def _require_sglang(config: EagleConfig) -> None:
 
 def _renamed(name: str, before: str, after: str) -> str:
     return after + name.removeprefix(before) if name.startswith(before) else name
-
-
-def _write(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    save_file(dict(tensors), path / SINGLE_FILE, metadata={"format": "pt"})
-    (path / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -5,14 +5,12 @@ correction, a norm, and rows of the target's own LM head, which are not stored a
 (https://arxiv.org/abs/2404.18911), whose adapter is a whole layer. Drafting is the drafter's.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,9 +18,10 @@ from pilotfish.errors import ModelNotFoundError, UnsupportedModelError
 from pilotfish.models.config import DecoderConfig
 from pilotfish.models.decoder import RMSNorm
 from pilotfish.models.eagle_files import DRAFT_TO_TARGET, TARGET_TO_DRAFT, HeadTensors
-from pilotfish.models.huggingface import SINGLE_FILE, read_json
+from pilotfish.models.huggingface import read_json
 from pilotfish.models.keys import ConfigKeys
 from pilotfish.models.weights import Weights
+from pilotfish.models.writing import write_model
 
 MODEL_TYPE = "pilotfish_exit_adapter"
 HEAD = "lm_head.weight"
@@ -93,16 +92,10 @@ def save_exit_adapter(adapter: ExitAdapter, path: Path, target: DecoderConfig, d
         "hidden_size": target.hidden_size,
         "vocab_size": target.vocab_size,
     }
-    tensors = {
-        name: parameter.detach().to("cpu", dtype).contiguous()
-        for name, parameter in adapter.named_parameters()
-        if name != HEAD
-    }
+    tensors = {name: parameter.detach().to(dtype) for name, parameter in adapter.named_parameters() if name != HEAD}
     tensors[DRAFT_TO_TARGET] = ids - torch.arange(len(ids))
     tensors[TARGET_TO_DRAFT] = torch.zeros(target.vocab_size, dtype=torch.bool).index_fill(0, ids, True)
-    path.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path / SINGLE_FILE, metadata={"format": "pt"})
-    (path / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_model(path, values, tensors)
 
 
 def load_exit_adapter(name: str | Path, target: DecoderConfig, target_weights: Weights) -> ExitAdapter:

@@ -12,7 +12,8 @@ it back to its checkpoint, so that the curve in it is that of a run that was nev
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pilotfish.errors import TrainingError
+from pilotfish.errors import DataSetError, TrainingError
 from pilotfish.train.disk import remove_partial, write_whole
 from pilotfish.train.packs import Position
 
@@ -146,8 +147,12 @@ class RunDirectory:
         return trained
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Adds a line to the log."""
-        with (self.path / LOG).open("a", encoding="utf-8") as file:
+        """Adds a line to the log.
+
+        Raises:
+            DataSetError: the disk is full.
+        """
+        with told_of_full_disk(self.path / LOG), (self.path / LOG).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
@@ -165,6 +170,22 @@ class RunDirectory:
         """Drops what the log says of steps after `step`."""
         kept = [record for record in self.records() if record["step"] <= step]
         write_whole(self.path / LOG, b"".join(json.dumps(record).encode() + b"\n" for record in kept))
+
+
+@contextmanager
+def told_of_full_disk(path: Path) -> Iterator[None]:
+    """Says of a failed writing what was kept and what to do.
+
+    Raises:
+        DataSetError: something in the block could not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataSetError(
+            f"{path} cannot be written ({error.strerror or error}): finished checkpoints are kept; make room and go on "
+            "with --resume"
+        ) from error
 
 
 def _serialised(state: Mapping[str, Any]) -> bytes:

@@ -5,15 +5,12 @@ most of a small model's weights and right already. Only the draft vocabulary's c
 layers as well as all would. After DistillSpec (https://arxiv.org/abs/2310.08461), on the target's own text.
 """
 
-import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Int
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,8 +18,8 @@ from pilotfish.errors import InvalidInputError
 from pilotfish.models.config import DecoderConfig
 from pilotfish.models.config_values import can_be_written, config_values, small_decoder
 from pilotfish.models.decoder import load_decoder
-from pilotfish.models.huggingface import SINGLE_FILE
 from pilotfish.models.weights import GroupedInt8, Weights
+from pilotfish.models.writing import write_model
 from pilotfish.train.packs import Pack
 from pilotfish.train.student import Depth, Student, require_layers
 from pilotfish.train.unrolled import UnrolledAttention
@@ -122,16 +119,11 @@ class DraftStudent(Student):
         return torch.arange(self.config.vocab_size, device=self.target_ids.device)
 
     def save(self, path: Path, dtype: torch.dtype, source: dict[str, Any] | None) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        values = config_values(replace(self.config), source)
+        values = config_values(self.config, source)
         if self._eos_ids:
             values["eos_token_id"] = list(self._eos_ids)
         values["dtype"] = str(dtype).removeprefix("torch.")
-        tensors = {
-            name: value.detach().to("cpu", dtype).contiguous() for name, value in self.decoder.named_parameters()
-        }
-        save_file(tensors, path / SINGLE_FILE, metadata={"format": "pt"})
-        (path / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        write_model(path, values, {name: value.to(dtype) for name, value in self.decoder.named_parameters()})
         for name in TOKENIZER_FILES:
             if (self._tokenizer / name).is_file():
                 shutil.copyfile(self._tokenizer / name, path / name)

@@ -19,7 +19,7 @@ from pilotfish.engine.llm import LLM
 from pilotfish.errors import TrainingError
 from pilotfish.models.files import ModelFiles
 from pilotfish.train.card import write_card
-from pilotfish.train.checkpoint import RunDirectory
+from pilotfish.train.checkpoint import RunDirectory, told_of_full_disk
 from pilotfish.train.costs import decode_speed
 from pilotfish.train.dataset import DataSet
 from pilotfish.train.disk import write_whole
@@ -120,7 +120,8 @@ def finish(
     student, progress = trainer.student, trainer.progress
     best = directory.best()
     student.restore({name: tensor.to(dtype).to(torch.float32) for name, tensor in best.items()})
-    student.save(directory.path, dtype, None if source is None else dict(source))
+    with told_of_full_disk(directory.path):
+        student.save(directory.path, dtype, None if source is None else dict(source))
     measurement = trainer.measure()
     check = None
     if session.check_prompts:

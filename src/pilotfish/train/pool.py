@@ -5,7 +5,6 @@ many more of the answers' tokens it foretells than the shorter context it would 
 Contexts reach back into the prompt; what is foretold is always the target's own.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 
 from pilotfish.drafters.backoff import MODEL_TYPE, TABLE_FILE, BackoffTable, context_hashes
 from pilotfish.errors import InvalidInputError
+from pilotfish.models.writing import write_model
 
 BYTES_PER_ENTRY = 10
 REFINEMENT = 0.05
@@ -126,20 +125,18 @@ def save_table(table: BackoffTable, path: Path, *, fingerprint: str, vocab_size:
     Raises:
         OSError: it cannot be written.
     """
-    path.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for length, (keys, successors, shares) in table.orders.items():
         tensors[f"keys.{length}"] = torch.from_numpy(keys.copy())
         tensors[f"next.{length}"] = torch.from_numpy(successors.copy())
         tensors[f"share.{length}"] = torch.from_numpy(shares.copy()).to(torch.float16)
-    save_file(tensors, path / TABLE_FILE, metadata={"format": "pt"})
     values: dict[str, Any] = {
         "model_type": MODEL_TYPE,
         "target_fingerprint": fingerprint,
         "vocab_size": vocab_size,
         "entries": {str(length): len(keys) for length, (keys, _, _) in table.orders.items()},
     }
-    (path / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_model(path, values, tensors, file=TABLE_FILE)
 
 
 def table_tokens_per_round(table: BackoffTable, texts: Sequence[Text], depths: int) -> tuple[float, ...]:

@@ -98,14 +98,16 @@ def train_drafter(
     """
     devices = accelerator(options.precision, session.device)
     directory = RunDirectory(session.output)
-    if directory.exists() and not session.resume:
+    resumed = directory.exists()
+    devices.wait_for_everyone()  # all have looked before the first one writes
+    if resumed and not session.resume:
         raise TrainingError(
             f"{session.output} holds a run already: --resume goes on with it; or name another directory"
         )
     files = resolve(session.model)
     llm = _target(session, devices)
     data = DataSet(session.data, executor=llm.engine.target, fingerprint=files.fingerprint)
-    shards = directory.told()["shards"] if directory.exists() else len(data.manifest.shards)
+    shards = directory.told()["shards"] if resumed else _shards(data, devices)
     vocabulary = _vocabulary(session, options, files, data, shards)
     torch.manual_seed(options.seed)
     student = make(files, vocabulary)
@@ -124,7 +126,7 @@ def train_drafter(
         "dtype": session.dtype,
         "processes": devices.num_processes,
     }
-    if directory.exists():
+    if resumed:
         costs = _resumed(directory, identity, options)
     else:
         if devices.is_main_process:
@@ -153,6 +155,12 @@ def _target(session: Session, devices: Accelerator) -> LLM:
         threads=session.threads,
         device="cpu" if session.device == "cpu" else str(devices.device),
     )
+
+
+def _shards(data: DataSet, devices: Accelerator) -> int:
+    """Shards that all processes have seen; a set that grows may have got one between two looks."""
+    seen = torch.tensor([len(data.manifest.shards)], device=devices.device)
+    return int(devices.gather(seen).min())
 
 
 def _vocabulary(

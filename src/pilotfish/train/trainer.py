@@ -127,7 +127,7 @@ class Trainer:
             if self.progress.ended != "patience" and self.progress.step < self.steps:
                 self.progress.ended = None  # it was given more time, or more steps
         if devices.is_main_process:
-            directory.cut_log(self.progress.step)
+            directory.cut_log(-1 if state is None else self.progress.step)
         self._measured = [held_out.read(places) for places in held_out.in_order(options.evaluate_tokens)]
 
     def run(self) -> Progress:
