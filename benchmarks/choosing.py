@@ -12,6 +12,7 @@ more than a tenth.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -150,8 +151,12 @@ def _by_category(found: Sequence[Line]) -> list[str]:
     return _markdown(("category", *drafters, "in hindsight"), rows)
 
 
-def write_plots(directory: Path, reports: Sequence[Mapping[str, Any]], found: Sequence[Line]) -> None:
-    """Speed by length, by category, expected and measured; the cost of a pass; and the data of all of them."""
+def write_plots(directory: Path, reports: Sequence[Mapping[str, Any]], found: Sequence[Line]) -> list[Path]:
+    """Speed by length, by category, expected and measured; the cost of a pass; and the data of all of them.
+
+    Returns:
+        the plots.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     overall = [line for line in found if line.category == "overall"]
     plots = {
@@ -184,6 +189,7 @@ def write_plots(directory: Path, reports: Sequence[Mapping[str, Any]], found: Se
         (directory / f"{name}.svg").write_text(standalone(plot) + "\n", encoding="utf-8")
     data = {"lines": [line._asdict() for line in found], "pass_costs": reports[-1]["pass_costs"]}
     (directory / "choosing.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return [directory / f"{name}.svg" for name in plots]
 
 
 def _categories(found: Sequence[Line], adaptive: Mapping[str, Line]) -> str:
@@ -219,10 +225,10 @@ def render(arguments: argparse.Namespace) -> int:
     found = [line for report in reports for line in lines_of(report)]
     text = tables(reports, found)
     print(text)
+    plots = write_plots(arguments.plots, reports, found) if arguments.plots is not None else []
     if arguments.docs is not None:
-        put_into(arguments.docs, "figures", text)
-    if arguments.plots is not None:
-        write_plots(arguments.plots, reports, found)
+        links = [f"![{plot.stem.replace('_', ' ')}]({os.path.relpath(plot, arguments.docs.parent)})" for plot in plots]
+        put_into(arguments.docs, "figures", "\n\n".join([text, *links]))
     off = [line for line in found if line.category == "overall" and abs(line.expected["error"]) > TOLERANCE]
     for line in off:
         error = line.expected["error"]
