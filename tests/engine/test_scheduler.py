@@ -13,6 +13,7 @@ from pilotfish.models.torch_executor import TorchExecutor
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import EMPTY_DRAFT, FinishReason
 from tests.engine.served import (
+    CONFIG,
     CONTEXT,
     PAGE,
     engine_over,
@@ -23,6 +24,7 @@ from tests.engine.served import (
     paged_target,
 )
 from tests.engine.tiny import ScriptedDrafter, run, tiny_engine
+from tests.models.memory_weights import random_weights
 from tests.models.tiny_eagle import LAYOUTS, head_config, head_tensors, save_head, target_config, target_weights
 from tests.models.tiny_eagle import VOCAB as EAGLE_VOCAB
 
@@ -209,6 +211,18 @@ def test_batch_larger_than_the_cache_queues(reference):
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=40)
     for prompt, request in zip(prompts, run(engine, prompts, params), strict=True):
         assert everything(request) == reference(prompt, params)
+    assert unused(target)
+
+
+def test_pages_run_out_on_pytorch_too(reference):
+    target = TorchExecutor(CONFIG, random_weights(CONFIG), kv_cache_tokens=14 * PAGE)
+    engine = engine_over(target, make_drafter("ngram", target))
+    prompts = [[place, *range(3, 80)] for place in range(5, 10)] * 2
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    for prompt, request in zip(prompts, run(engine, prompts, params), strict=True):
+        assert request.output == reference(prompt, params)["ids"]
+        assert request.counters.drafted_tokens > 0
+    assert engine.scheduler.preemptions > 0
     assert unused(target)
 
 

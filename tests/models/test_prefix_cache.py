@@ -173,6 +173,23 @@ def test_the_longest_unused_goes_first_and_of_a_text_its_end():
     assert not prefix.provide(7)
 
 
+def test_copies_find_room_among_what_is_kept_for_longer(alone):
+    run = executor("torch", pages=8)
+    prefix = run.prefix_cache
+    for text in (TEXTS[0][:96], TEXTS[1][:96]):
+        sequence = run.open(100)
+        read(run, sequence, text)
+        prefix.close(sequence, text)
+    text = [*TEXTS[1][:96], 4]
+    sequence = run.open(100)
+    prefix.attach(sequence, text, 96)
+    assert run.length(sequence) == 96
+    assert prefix.provide(1)
+    assert same("torch", read(run, sequence, text), alone("torch", text))
+    prefix.close(sequence, text)
+    assert prefix.available_pages == 8
+
+
 def test_states_come_with_the_pages_they_were_noted_for(kind):
     run = executor(kind)
     prefix = run.prefix_cache

@@ -115,14 +115,17 @@ class PrefixCache:
         start = len(text.names)
         assert self._executor.length(sequence) == start * size, "published up to its end"
         found = list(self._known(tokens, limit, boundaries, text.names))
-        if found:
-            try:
-                self._executor.adopt(sequence, [block.page for _, block in found])
-            except CacheFullError:
-                found = []  # copies that there is no room for; the text is read instead
         for name, block in found:
             self._use(name, block)
-            text.names.append(name)
+        if found:
+            if self._executor.sharing_copies:
+                self._forget_idle(len(found))
+            try:
+                self._executor.adopt(sequence, [block.page for _, block in found])
+            except CacheFullError:  # no room for copies: the text is read instead
+                self._leave([name for name, _ in found])
+                found = []
+        text.names.extend(name for name, _ in found)
         self.queried_tokens += len(tokens) - start * size
         self.hit_tokens += len(found) * size
         return {boundary: torch.cat([block.states[boundary] for _, block in found]) for boundary in boundaries if found}
@@ -167,12 +170,7 @@ class PrefixCache:
                 self.publish(sequence, tokens)
         finally:
             text = self._texts.pop(sequence, _Text())
-            for name in reversed(text.names):
-                block = self._blocks.get(name)
-                if block is not None:
-                    block.users -= 1
-                    if block.users == 0:
-                        self._idle[name] = None
+            self._leave(text.names)
             self._executor.close(sequence)
 
     def provide(self, pages: int) -> bool:
@@ -203,6 +201,15 @@ class PrefixCache:
     def _use(self, name: bytes, block: _Block) -> None:
         block.users += 1
         self._idle.pop(name, None)
+
+    def _leave(self, names: Sequence[bytes]) -> None:
+        for name in reversed(names):
+            block = self._blocks.get(name)
+            # A block that was forgotten in use and came anew has other users than its name had.
+            if block is not None and block.users > 0:
+                block.users -= 1
+                if block.users == 0:
+                    self._idle[name] = None
 
     def _known(
         self, tokens: Sequence[int], limit: int, boundaries: Sequence[int], names: Sequence[bytes]
