@@ -75,3 +75,14 @@ def test_mistakes_are_named_before_a_model_is_loaded(arguments, message):
     result = invoke("/absent", *arguments)
     assert isinstance(result.exception, SamplingParamsError)
     assert message in str(result.exception)
+
+
+def test_memory_of_the_cache_is_limited_or_refused_with_the_numbers(directory):
+    assert (
+        json.loads(invoke(directory, "--json", "--kv-cache-memory", "64MiB").stdout)["usage"]["completion_tokens"] == 6
+    )
+    refused = invoke(directory, "--kv-cache-memory", "1KiB")
+    assert refused.exit_code != 0
+    assert "one request of 256 tokens needs" in str(refused.exception)
+    shorter = invoke(directory, "--json", "--max-model-len", "40", "--kv-cache-memory", "1MiB")
+    assert json.loads(shorter.stdout)["usage"]["completion_tokens"] == 6

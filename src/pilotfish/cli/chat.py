@@ -42,6 +42,8 @@ def chat(
     executor: options.ExecutorName = "auto",
     weights: options.Weights = "auto",
     threads: options.Threads = None,
+    kv_cache_memory: options.KvCacheMemory = None,
+    max_model_len: options.MaxModelLen = None,
     recalibrate: options.Recalibrate = False,
 ) -> None:
     """Talk to the model. An empty line or end of input ends the conversation."""
@@ -55,6 +57,8 @@ def chat(
             "--executor": executor != "auto",
             "--weights": weights != "auto",
             "--threads": threads is not None,
+            "--kv-cache-memory": kv_cache_memory is not None,
+            "--max-model-len": max_model_len is not None,
             "--recalibrate": recalibrate,
         }
         for flag in (flag for flag, given in own.items() if given):
@@ -98,6 +102,8 @@ def chat(
             weights=weights,
             threads=threads,
             recalibrate=recalibrate,
+            kv_cache_memory=kv_cache_memory,
+            max_model_len=max_model_len,
         )
         from pilotfish.cli.terminal import print_stream, speed
 

@@ -57,6 +57,8 @@ def generate(
     executor: options.ExecutorName = "auto",
     weights: options.Weights = "auto",
     threads: options.Threads = None,
+    kv_cache_memory: options.KvCacheMemory = None,
+    max_model_len: options.MaxModelLen = None,
     recalibrate: options.Recalibrate = False,
 ) -> None:
     """Continue a prompt, streaming. On a terminal, drafted and accepted tokens are coloured."""
@@ -105,7 +107,16 @@ def generate(
         num_speculative_tokens=num_speculative_tokens,
         verification=verification,
     )
-    llm = options.load_llm(model, config, executor=executor, weights=weights, threads=threads, recalibrate=recalibrate)
+    llm = options.load_llm(
+        model,
+        config,
+        executor=executor,
+        weights=weights,
+        threads=threads,
+        recalibrate=recalibrate,
+        kv_cache_memory=kv_cache_memory,
+        max_model_len=max_model_len,
+    )
     question: Any = [{"role": "user", "content": text}] if as_chat else text
     if as_json:
         (output,) = llm.chat(question, params) if as_chat else llm.generate(question, params)

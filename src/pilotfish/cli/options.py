@@ -35,6 +35,22 @@ Threads: TypeAlias = Annotated[
     int | None,
     typer.Option("--threads", help="At work in a pass; all physical cores by default.", rich_help_panel=_MODEL),
 ]
+KvCacheMemory: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-cache-memory",
+        help="Of the key-value cache, such as 2GiB; a share of the free memory by default.",
+        rich_help_panel=_MODEL,
+    ),
+]
+MaxModelLen: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--max-model-len",
+        help="Most tokens of a request, prompt and output; the context by default.",
+        rich_help_panel=_MODEL,
+    ),
+]
 Temperature: TypeAlias = Annotated[
     float, typer.Option("--temperature", help="0 takes the most probable token.", rich_help_panel=_SAMPLING)
 ]
@@ -252,6 +268,8 @@ def load_llm(
     weights: str,
     threads: int | None,
     recalibrate: bool = False,
+    kv_cache_memory: str | None = None,
+    max_model_len: int | None = None,
 ) -> "LLM":
     """The `LLM` that the flags describe."""
     from pilotfish.engine.llm import LLM
@@ -263,6 +281,8 @@ def load_llm(
         weights=weights,  # type: ignore[arg-type]
         threads=threads,
         recalibrate=recalibrate,
+        kv_cache_memory=kv_cache_memory,
+        max_model_len=max_model_len,
     )
 
 

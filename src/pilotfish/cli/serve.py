@@ -82,6 +82,8 @@ def serve(
     executor: options.ExecutorName = "auto",
     weights: options.Weights = "auto",
     threads: options.Threads = None,
+    kv_cache_memory: options.KvCacheMemory = None,
+    max_model_len: options.MaxModelLen = None,
     recalibrate: options.Recalibrate = False,
 ) -> None:
     """Serve a model over HTTP: OpenAI's chat and completions, and a page to try it at /. SIGTERM lets requests end."""
@@ -112,7 +114,14 @@ def serve(
 
     with process.bind(settings) as sock:  # before the model is loaded: a port in use shows at once
         llm = options.load_llm(
-            model, config, executor=executor, weights=weights, threads=threads, recalibrate=recalibrate
+            model,
+            config,
+            executor=executor,
+            weights=weights,
+            threads=threads,
+            recalibrate=recalibrate,
+            kv_cache_memory=kv_cache_memory,
+            max_model_len=max_model_len,
         )
         _log()
         name = process.served_name(model, settings)
