@@ -16,6 +16,7 @@ import time
 import httpx
 import openai
 
+from pilotfish import SamplingParams
 from pilotfish.engine.service import Service
 from pilotfish.server.process import Server, bind
 
@@ -128,6 +129,30 @@ class RunningServer(Asking):
         self.server.should_exit = True
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
+
+
+class Blocked:
+    """Holds the engine within a round, so that what is asked meanwhile waits for sure."""
+
+    def __init__(self, server):
+        self._server = server
+        self._go = threading.Event()
+        self._entered = threading.Event()
+
+    def _listen(self, delta):
+        self._entered.set()
+        assert self._go.wait(60)
+
+    def __enter__(self):
+        self._server.service.submit([70], SamplingParams(max_tokens=1), listener=self._listen)
+        assert self._entered.wait(60)
+        return self
+
+    def go(self):
+        self._go.set()
+
+    def __exit__(self, *exception):
+        self.go()
 
 
 class ServerProcess(Asking):

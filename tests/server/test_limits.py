@@ -9,7 +9,7 @@ import pytest
 from pilotfish import LLM, SamplingParams
 from pilotfish.server.settings import ServerSettings
 from tests.server.conftest import SPECULATION
-from tests.server.running import KEY, MODEL, RunningServer, eventually
+from tests.server.running import KEY, MODEL, Blocked, RunningServer, eventually
 
 BODY = {"prompt": "The shark", "max_tokens": 4, "seed": 1}
 
@@ -111,30 +111,6 @@ def test_tokenize_and_back(server, alone):
     assert server.post("/detokenize", {"tokens": [1]}).json() == {"prompt": "<|im_start|>"}
     error(server.post("/tokenize", {}), 400, "invalid_value")
     error(server.post("/detokenize", {"tokens": [384]}), 400, "invalid_value")
-
-
-class Blocked:
-    """Holds the engine within a round, so that what is asked meanwhile waits for sure."""
-
-    def __init__(self, server):
-        self._server = server
-        self._go = threading.Event()
-        self._entered = threading.Event()
-
-    def _listen(self, delta):
-        self._entered.set()
-        assert self._go.wait(60)
-
-    def __enter__(self):
-        self._server.service.submit([70], SamplingParams(max_tokens=1), listener=self._listen)
-        assert self._entered.wait(60)
-        return self
-
-    def go(self):
-        self._go.set()
-
-    def __exit__(self, *exception):
-        self.go()
 
 
 def test_full_queue_is_429_and_those_in_it_are_answered(server, alone):
