@@ -85,7 +85,8 @@ def test_rows_are_shared_as_equally_as_the_prompts_allow(wanted, budget, shares)
 def test_every_admitted_request_takes_part_in_every_round():
     engine = engine_over(paged_target(400))
     rng = random.Random(1)
-    requests = [add(engine, mixed_prompt(rng), GREEDY)[0] for _ in range(40)]
+    # Each begins differently: nobody waits for another to read the same.
+    requests = [add(engine, [3 + place, *mixed_prompt(rng)], GREEDY)[0] for place in range(40)]
     while not engine.scheduler.is_idle:
         engine.scheduler.step()
         before = {r.key: (engine.scheduler.places.unread(r), len(r.tokens)) for r in engine.scheduler._running}
@@ -116,6 +117,30 @@ def test_short_prompt_is_read_at_once_while_a_long_one_is():
     assert len(decoding.output) >= 1 + rounds, "it got a token in every round meanwhile"
     engine.scheduler.drop([short, decoding])
     finish(engine)
+
+
+def test_requests_that_come_together_read_the_same_text_once(monkeypatch, reference):
+    target = paged_target(64)
+    engine = engine_over(target, make_drafter("ngram", target))
+    rows = []
+    forward = target.forward
+    monkeypatch.setattr(
+        target,
+        "forward",
+        lambda segments, **options: rows.append(sum(len(s.tokens) for s in segments)) or forward(segments, **options),
+    )
+    prompt = list(range(3, 63)) * 5
+    jobs = [(prompt, SamplingParams(temperature=0.9, seed=seed, max_tokens=4)) for seed in range(3)]
+    jobs += [([*prompt[:200], 9, 9], jobs[0][1]), (prompt, SamplingParams(seed=1, max_tokens=4, prompt_logprobs=1))]
+    requests = [add(engine, *job)[0] for job in jobs]
+    finish(engine)
+    verified = sum(request.counters.rounds + request.counters.drafted_tokens for request in requests)
+    # The last one wants the logits of its prompt's rows, which nobody can read for it.
+    assert sum(rows) - verified == 299 + 2 * (299 - 288) + (201 - 192) + 299
+    monkeypatch.undo()
+    for job, request in zip(jobs, requests, strict=True):
+        assert everything(request) == reference(*job)
+    assert unused(target)
 
 
 def test_requests_are_admitted_in_the_order_they_came():

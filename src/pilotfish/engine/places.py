@@ -93,6 +93,28 @@ class Places:
             # As if they had been read now.
             self._inner.observe(Observation(request.key, request.tokens, (), dict(states), cached))
 
+    def catch_up(self, reading: Sequence[Request]) -> list[Request]:
+        """Gives requests that read their text what others have read of the same text meanwhile.
+
+        Returns:
+            those that had better wait: one before them fills the very page they would fill.
+        """
+        if self._paged is None:
+            return []
+        prefix = self._paged.prefix_cache
+        waiting: list[Request] = []
+        begun: set[bytes] = set()
+        for request in reading:
+            aligned = prefix.is_at_page_end(request.sequence) and not request.scores_prompt
+            if aligned:
+                self._attach(request, request.sequence)
+            name = prefix.next_page(request.sequence, request.tokens)
+            if aligned and name in begun:
+                waiting.append(request)
+            elif name is not None:
+                begun.add(name)
+        return waiting
+
     def give_back(self, request: Request, *, intact: bool = True) -> None:
         """Frees a request's place, if it has one.
 

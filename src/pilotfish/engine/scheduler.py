@@ -6,7 +6,7 @@ where requests lie in the caches `places.py`'s. Nothing that is decided here sho
 The rules, which bound every wait:
 
 - Requests are admitted in the order they came; none overtakes another.
-- Every admitted request takes part in every round. Those at their pending token get their row and their draft first;
+- Every admitted request takes part in every round, but where it waits for another that reads the same page for both. Those at their pending token get their row and their draft first;
   prompts share the rest of the row budget as equally as their lengths allow, so that of n prompts one of s tokens is
   read within ceil(s * n / budget) rounds, however long the others are.
 - Where room runs out, the request that came last goes back to the head of the queue and later reads its tokens again.
@@ -217,6 +217,9 @@ class Scheduler:
     def _fitting(self, batch: list[Request]) -> list[Request]:
         """The batch with its rows shared out, without those that have to make room for the others."""
         while batch:
+            reading = [request for request in batch if self.places.unread(request) > 1]
+            late = self.places.catch_up(reading) if len(reading) > 1 else []
+            batch = [request for request in batch if request not in late]
             self._share_rows(batch)
             if self.places.reserve(batch):
                 break

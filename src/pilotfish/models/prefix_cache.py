@@ -110,6 +110,7 @@ class PrefixCache:
         Returns:
             these states, of the positions that were taken over.
         """
+        new = sequence not in self._texts
         text = self._texts.setdefault(sequence, _Text())
         size = self._executor.page_size
         start = len(text.names)
@@ -126,9 +127,21 @@ class PrefixCache:
                 self._leave([name for name, _ in found])
                 found = []
         text.names.extend(name for name, _ in found)
-        self.queried_tokens += len(tokens) - start * size
+        if new:
+            self.queried_tokens += len(tokens)
         self.hit_tokens += len(found) * size
         return {boundary: torch.cat([block.states[boundary] for _, block in found]) for boundary in boundaries if found}
+
+    def is_at_page_end(self, sequence: int) -> bool:
+        """Whether all that a sequence has is published, so that it can take over more."""
+        names = self._texts[sequence].names if sequence in self._texts else []
+        return self._executor.length(sequence) == len(names) * self._executor.page_size
+
+    def next_page(self, sequence: int, tokens: Sequence[int]) -> bytes | None:
+        """The name of the page that a sequence is to fill next; `None` where its text does not fill one."""
+        names = self._texts[sequence].names if sequence in self._texts else []
+        start, stop = len(names) * self._executor.page_size, (len(names) + 1) * self._executor.page_size
+        return _name(names[-1] if names else b"", tokens[start:stop]) if stop <= len(tokens) else None
 
     def note(self, sequence: int, start: int, states: States) -> None:
         """Takes the hidden states of committed positions from `start` on, to go with their pages."""
