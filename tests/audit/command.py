@@ -10,4 +10,4 @@ import sys
 def run_audit(*arguments):
     """The finished process."""
     command = [sys.executable, "-W", "error", "-m", "pilotfish.cli", "audit", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)

@@ -72,7 +72,7 @@ class LawSize:
 
 SIZES = {
     "ci": LawSize(4_000, 500, 36, 20, False),
-    "standard": LawSize(440_000, 4_000, 200, 32, True),
+    "standard": LawSize(400_000, 4_000, 200, 32, True),
     "full": LawSize(1_000_000, 20_000, 10_000, 500, True),
 }
 
