@@ -6,9 +6,10 @@ where requests lie in the caches `places.py`'s. Nothing that is decided here sho
 The rules, which bound every wait:
 
 - Requests are admitted in the order they came; none overtakes another.
-- Every admitted request takes part in every round, but where it waits for another that reads the same page for both. Those at their pending token get their row and their draft first;
-  prompts share the rest of the row budget as equally as their lengths allow, so that of n prompts one of s tokens is
-  read within ceil(s * n / budget) rounds, however long the others are.
+- Every admitted request takes part in every round, but where it waits for another that reads the same page for both.
+  Those at their pending token get their row and their draft first; prompts share the rest of the row budget as equally
+  as their lengths allow, so that of n prompts one of s tokens is read within ceil(s * n / budget) rounds, however long
+  the others are.
 - Where room runs out, the request that came last goes back to the head of the queue and later reads its tokens again.
   So the oldest request is never held up, and each in turn becomes the oldest.
 - A request that is cancelled or past its deadline ends before the next round, and its place is free for that round.
