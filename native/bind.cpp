@@ -249,14 +249,24 @@ nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> words_at(uint64_t seed, Array<cons
   return owned(std::move(words));
 }
 
-std::vector<std::vector<int64_t>> top_rows(Array<const float, 2> rows, int64_t vocabulary, int64_t count) {
+using TopRows = std::tuple<std::vector<std::vector<int64_t>>, std::vector<std::vector<double>>, bool>;
+
+// Of each row the indices of its highest values, their softmax among themselves, and whether all rows are regular.
+TopRows top_rows(Array<const float, 2> rows, int64_t vocabulary, int64_t count) {
   const int64_t width = static_cast<int64_t>(rows.shape(1));
   if (vocabulary < 1 || vocabulary > width || count < 1 || count > vocabulary)
     fail<RowsFault>("the ", count, " highest of ", vocabulary, " columns were asked for; rows have ", width);
-  std::vector<std::vector<int64_t>> found(rows.shape(0), std::vector<int64_t>(static_cast<size_t>(count)));
+  TopRows found;
+  auto& [ids, shares, regular] = found;
+  ids.assign(rows.shape(0), std::vector<int64_t>(static_cast<size_t>(count)));
+  shares.assign(rows.shape(0), std::vector<double>(static_cast<size_t>(count)));
+  regular = true;
   nb::gil_scoped_release release;
-  for (size_t row = 0; row < found.size(); ++row)
-    top_indices(rows.data() + static_cast<int64_t>(row) * width, vocabulary, count, found[row].data());
+  for (size_t row = 0; row < ids.size(); ++row) {
+    const float* own = rows.data() + static_cast<int64_t>(row) * width;
+    regular = top_indices(own, vocabulary, count, ids[row].data()) && regular;
+    softmax_at(own, ids[row].data(), count, shares[row].data());
+  }
   return found;
 }
 

@@ -13,6 +13,7 @@ namespace pilotfish {
 
 constexpr int kTileColumns = 32;   // output columns of a packed weight tile
 constexpr int kGroup = 32;         // inputs that share a scale in int8 storage
+constexpr int kMaximumBlock = 64;  // values that share a maximum in block_maxima
 constexpr int kPagePositions = 32; // positions of a cache page, and of a step of the online softmax
 
 // How a packed matrix is stored. The grouped forms differ in the type of scale and in having a minimum.
@@ -62,6 +63,9 @@ struct KernelTable {
   void (*gate)(Activation activation, const float* tile, int64_t rows, float* out, int64_t out_stride);
   // Sums of the groups of 32 values.
   void (*group_sums)(const float* x, int64_t groups, float* sums);
+  // maxima[i] = the highest of values[64 i] to values[64 i + 63], -inf where all are NaN. Returns whether every value is
+  // regular, that is below +inf and not NaN.
+  bool (*block_maxima)(const float* values, int64_t blocks, float* maxima);
   // The token that maximises score + Gumbel noise (see noise.h), or -1 when every score is -inf or NaN.
   int64_t (*gumbel_argmax)(const float* scores, int64_t vocabulary, uint64_t seed, uint32_t position);
   // Independent fused multiply-adds; returns how many floating-point operations were done.

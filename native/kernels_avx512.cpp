@@ -16,7 +16,7 @@ namespace {
 
 const KernelTable& avx512_kernels() {
   static constexpr KernelTable table{"avx512",     linear,        attend, rms_norm, gate, group_sums,
-                                     gumbel_argmax, multiply_add_burst, read_burst};
+                                     block_maxima, gumbel_argmax, multiply_add_burst, read_burst};
   return table;
 }
 

@@ -1,4 +1,4 @@
-// argmax of score + Gumbel noise. The noise of a token is a pure function of (seed, position, token): word token % 4 of
+// What sampling reads whole rows for: the maxima of their blocks, and argmax of score + Gumbel noise. The noise of a token is a pure function of (seed, position, token): word token % 4 of
 // Philox-4x32-10 (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405) at counter (token / 4, position, 0, 0).
 
 constexpr int kCounters = 16, kBatch = 4 * kCounters;  // tokens whose noise is made together
@@ -28,6 +28,25 @@ void philox_batch(uint32_t first, uint32_t position, uint64_t seed, uint32_t wor
 double noisy_score(float score, uint32_t word) {
   const double uniform = (static_cast<double>(word) + 0.5) * 0x1p-32;
   return static_cast<double>(score) - __builtin_log(-__builtin_log(uniform));
+}
+
+bool block_maxima(const float* values, int64_t blocks, float* maxima) {
+  V16 irregular = zero();
+  const V16 one = splat(1.0f), infinity = splat(-kMinusInfinity);
+  const auto note = [&](V16 x) {
+    irregular = larger(zero_where_less(x, infinity, one), irregular);
+    return x;
+  };
+  for (int64_t block = 0; block < blocks; ++block) {
+    const float* at = values + block * kMaximumBlock;
+    V16 a = splat(kMinusInfinity), b = a;  // a NaN never replaces what is there
+    a = larger(note(load(at)), a);
+    b = larger(note(load(at + 16)), b);
+    a = larger(note(load(at + 32)), a);
+    b = larger(note(load(at + 48)), b);
+    maxima[block] = max_lanes(larger(a, b));
+  }
+  return max_lanes(irregular) == 0.0f;
 }
 
 int64_t gumbel_argmax(const float* scores, int64_t vocabulary, uint64_t seed, uint32_t position) {

@@ -15,7 +15,7 @@ namespace {
 
 const KernelTable& portable_kernels() {
   static constexpr KernelTable table{"portable",     linear,        attend, rms_norm, gate, group_sums,
-                                     gumbel_argmax, multiply_add_burst, read_burst};
+                                     block_maxima, gumbel_argmax, multiply_add_burst, read_burst};
   return table;
 }
 

@@ -1,4 +1,4 @@
-// The highest values of a row, for drafters that remember what the target thought likely.
+// The highest values of a row, for greedy choices and for drafters that remember what the target thought likely.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,7 +6,10 @@
 namespace pilotfish {
 
 // Indices of the `count` highest of `size` values, highest first, of equals the lowest index. NaN counts as lowest.
-// `count` is at most `size`.
-void top_indices(const float* values, int64_t size, int64_t count, int64_t* indices);
+// `count` is at most `size`. Reads the row once. Returns whether every value is below +inf and none is NaN.
+bool top_indices(const float* values, int64_t size, int64_t count, int64_t* indices);
+
+// shares[i] = the softmax of values[indices[i]] over these indices alone; the first is of the highest value.
+void softmax_at(const float* values, const int64_t* indices, int64_t count, double* shares);
 
 }  // namespace pilotfish

@@ -6,6 +6,7 @@ Owns their meaning and their validation, and no other logic. Knows no model, no 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class PartialPass:
     hidden: "Tensor"
 
 
+@cache
+def _chain_parents(nodes: int) -> tuple[int, ...]:
+    return tuple(range(-1, nodes - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Tokens proposed in one round: a chain, or a tree through `parents`.
@@ -66,7 +72,9 @@ class Draft:
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents), "one parent per node"
-        assert all(ROOT <= parent < node for node, parent in enumerate(self.parents)), "parents precede children"
+        assert self.is_chain or all(ROOT <= parent < node for node, parent in enumerate(self.parents)), (
+            "parents precede children"
+        )
         assert self.probs is None or self.probs.shape[0] == len(self.tokens), "one law per node"
         assert self.confidence is None or len(self.confidence) == len(self.tokens), "one confidence per node"
 
@@ -80,11 +88,11 @@ class Draft:
     ) -> "Draft":
         """A draft in which each token follows the one before."""
         claimed = None if confidence is None else tuple(confidence)
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs, claimed, partial)
+        return cls(tuple(tokens), _chain_parents(len(tokens)), probs, claimed, partial)
 
     @property
     def is_chain(self) -> bool:
-        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+        return self.parents == _chain_parents(len(self.parents))
 
     def __len__(self) -> int:
         return len(self.tokens)

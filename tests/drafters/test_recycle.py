@@ -5,9 +5,9 @@ import torch
 
 from pilotfish.drafters.base import DraftJob, Observation, Successors
 from pilotfish.drafters.recycle import RecycleDrafter
-from pilotfish.drafters.successors import successors, top_ids, top_ids_by_torch
-from pilotfish.errors import RowsError, SpeculativeConfigError
-from pilotfish.models.native_executor import native_module
+from pilotfish.drafters.successors import successors
+from pilotfish.errors import SpeculativeConfigError
+from pilotfish.sampling.highest import highest_tokens
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.sampler import Sampler
 from pilotfish.terms import EMPTY_DRAFT, Draft
@@ -80,37 +80,13 @@ def test_table_forgets_the_oldest(monkeypatch):
 def test_rows_of_a_tree_know_the_token_before_them():
     logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
     draft = Draft((5, 6, 7), (-1, -1, 1))
-    found = successors([3, 4], draft, logits, 3, 8)
+    found = successors([3, 4], draft, highest_tokens(logits, 8, 3))
     assert [(own.previous, own.token) for own in found] == [(3, 4), (4, 5), (4, 6), (6, 7)]
     for own, values in zip(found, logits[:, :8], strict=True):
         best = values.sort(descending=True)
         assert list(own.ids) == best.indices[:3].tolist()
         assert own.shares == pytest.approx(best.values[:3].softmax(0).tolist())
-    assert successors([4], Draft(), logits[:1], 1, 8)[0].previous is None
-
-
-@pytest.mark.parametrize("size", [1, 7, 255, 256, 257, 1000])
-@pytest.mark.parametrize("kind", ["normal", "ties", "rising", "falling", "masked"])
-def test_native_favourites_equal_a_stable_sort(size, kind):
-    generator = torch.Generator().manual_seed(size)
-    rows = {
-        "normal": torch.randn(3, size, generator=generator),
-        "ties": torch.randint(0, 3, (3, size), generator=generator).float(),
-        "rising": torch.arange(size).float().expand(3, size),
-        "falling": -torch.arange(size).float().expand(3, size),
-        "masked": torch.full((3, size), -torch.inf),
-    }[kind].contiguous()
-    for count in {1, min(8, size), min(20, size)}:
-        assert top_ids(rows, size, count) == top_ids_by_torch(rows, size, count)
-        real = max(count, size - 3)
-        assert top_ids(rows, real, count) == top_ids_by_torch(rows, real, count)
-
-
-def test_more_favourites_than_columns_are_refused():
-    with pytest.raises(RowsError, match="rows have 4"):
-        native_module().top_rows(torch.zeros(1, 4), 5, 1)
-    with pytest.raises(RowsError, match="the 3 highest of 2"):
-        native_module().top_rows(torch.zeros(1, 4), 2, 3)
+    assert successors([4], Draft(), highest_tokens(logits[:1], 8, 1))[0].previous is None
 
 
 def test_number_of_successors_must_be_positive():

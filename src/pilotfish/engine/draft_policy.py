@@ -10,6 +10,7 @@ is taken whole and its length decided before, because dropping a token for what 
 the output (https://arxiv.org/abs/2607.05147, appendix A, has the counter-example).
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.engine.pass_time import PassTime
 from pilotfish.engine.survival import DISSENT, Survival, levels
-from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
+from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft, PartialPass
 
 LONGEST = 16
 """Most tokens asked of a drafter at a time, branches included."""
@@ -52,7 +53,7 @@ class _Member:
         return drafts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Proposal:
     """What one drafter proposed, each node's level in its record, and the nodes beside another drafter's choice."""
 
@@ -62,12 +63,20 @@ class _Proposal:
     dissenters: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Candidate:
-    """A draft with the estimated survival of its nodes."""
+    """Nodes that may be verified, with their estimated survival; `draft` holds the same where one was proposed so."""
 
-    draft: Draft
+    tokens: Sequence[int]
+    parents: Sequence[int]
     survival: list[float]
+    draft: Draft | None
+    partial: PartialPass | None = None
+
+    @property
+    def whole(self) -> Draft | None:
+        """The draft, where it is taken whole or not at all."""
+        return self.draft if self.draft is not None and self.draft.probs is not None else None
 
 
 class DraftPolicy(Drafter):
@@ -120,62 +129,71 @@ class DraftPolicy(Drafter):
                 del member.rested[request]
 
     def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
-        plain = self._pass_time(len(jobs))
-        self._known.update((job.request, len(job.tokens)) for job in jobs)
-        self._proposed.update((job.request, []) for job in jobs)
+        rows = len(jobs)
+        for job in jobs:
+            self._known[job.request] = len(job.tokens)
+            self._proposed[job.request] = []
+        # A drafter that costs next to nothing is always asked, and all of these get the same orders.
+        free = [replace(job, draft_len=min(job.draft_len, LONGEST), max_nodes=LONGEST) for job in jobs]
+        plain = self._pass_time(rows)
         for member in self._members:
-            asked = [order for job in jobs if (order := self._order(member, job, len(jobs), plain)) is not None]
+            asked: Sequence[DraftJob] = free
+            if member.token_seconds is not None and member.token_seconds * LONGEST >= FREE * plain:
+                asked = [order for job in free if (order := self._order(member, job, rows, plain)) is not None]
             if asked:
                 for order, draft in zip(asked, member.propose(asked, self._clock), strict=True):
                     if draft.tokens:
                         self._proposed[order.request].append(_Proposal(member, draft, levels(draft)))
-        chosen = self._admit([self._best(job, len(jobs)) for job in jobs])
+        chosen = self._admit([self._best(job, rows) for job in jobs])
         # A request's first pass may hold rows of its prompt as well, which are not known here.
         starting = any(job.other_rows or len(job.tokens) == job.prompt_length for job in jobs)
-        self._sent = None if starting else (len(jobs) + sum(len(draft) for draft in chosen), self._clock())
+        self._sent = None if starting else (rows + sum(map(len, chosen)), self._clock())
         return chosen
 
     def _order(self, member: _Member, job: DraftJob, rows: int, plain: float) -> DraftJob | None:
-        """What to ask a drafter for on behalf of a request, if anything; decided from the past alone."""
-        longest = min(job.draft_len, LONGEST)
+        """What to ask a dear drafter for on behalf of a request, if anything; decided from the past alone."""
         seconds = member.token_seconds
-        if seconds is None or seconds * LONGEST < FREE * plain:
-            return replace(job, draft_len=longest, max_nodes=LONGEST)
+        assert seconds is not None, "a drafter is dear by its record"
+        times = self._pass_time.table(rows + job.draft_len)
         typical = member.survival.typical(job.request)
         best, length, reach, expected = WORTH * rows / plain, 0, 1.0, float(rows)
-        for draft_len in range(1, longest + 1):
+        for draft_len in range(1, job.draft_len + 1):
             reach *= typical
             expected += reach
-            rate = expected / (self._pass_time(rows + draft_len) + seconds * draft_len)
+            rate = expected / (times[rows + draft_len] + seconds * draft_len)
             if rate > best:
                 best, length = rate, draft_len
         if length == 0:
             member.rested[job.request] += 1
             if member.rested[job.request] < EXPLORE_EVERY:
                 return None
-            length = min(EXPLORE_LENGTH, longest)
+            length = min(EXPLORE_LENGTH, job.draft_len)
         member.rested[job.request] = 0
-        return replace(job, draft_len=length, max_nodes=LONGEST)
+        return replace(job, draft_len=length)
 
-    def _best(self, job: DraftJob, rows: int) -> _Candidate:
+    def _best(self, job: DraftJob, rows: int) -> _Candidate | None:
         """The proposal that promises most, were its nodes the only ones added to the pass, with the others beside it.
 
         Under `match` what other drafters say differently joins as further branches. A ratio rule gets one proposal.
         """
-        ranked: list[tuple[float, _Proposal, list[float]]] = []
-        for proposal in self._proposed[job.request]:
+        proposals = self._proposed[job.request]
+        if not proposals:
+            return None
+        ranked: list[tuple[float, int, list[float]]] = []
+        for place, proposal in enumerate(proposals):
             survival = proposal.member.survival.of_nodes(job.request, proposal.draft, proposal.levels)
             if proposal.draft.probs is not None:
-                return _Candidate(proposal.draft, survival)
-            _, rate = self._best_count(sorted(survival, reverse=True), rows, float(rows))
-            ranked.append((rate, proposal, survival))
-        if not ranked:
-            return _Candidate(EMPTY_DRAFT, [])
-        ranked.sort(key=lambda entry: -entry[0])
-        _, lead, survival = ranked[0]
+                return _candidate(proposal.draft, survival)
+            rate = 0.0
+            if len(proposals) > 1:
+                _, rate = self._best_count(sorted(survival, reverse=True), rows, float(rows))
+            ranked.append((-rate, place, survival))
+        _, first, survival = min(ranked)
         if len(ranked) == 1 or not job.coupled:
-            return _Candidate(lead.draft, survival)
-        return _merged(job.request, lead, survival, [proposal for _, proposal, _ in ranked[1:]])
+            return _candidate(proposals[first].draft, survival)
+        return _merged(
+            job.request, proposals[first], survival, [proposals[place] for _, place, _ in sorted(ranked)[1:]]
+        )
 
     def _best_count(self, worth: Sequence[float], rows: int, expected: float) -> tuple[int, float]:
         """How many of the nodes, best first, to add to a pass of `rows` rows that is to deliver `expected` tokens.
@@ -183,29 +201,35 @@ class DraftPolicy(Drafter):
         Returns:
             the number, and the tokens per second that gives.
         """
-        best, count = WORTH * expected / self._pass_time(rows), 0
-        for added, survival in enumerate(worth, 1):
+        times = self._pass_time.table(rows + len(worth))
+        best, count, added = WORTH * expected / times[rows], 0, rows
+        for survival in worth:
+            added += 1
             expected += survival
-            rate = expected / self._pass_time(rows + added)
+            rate = expected / times[added]
             if rate > best:
-                best, count = rate, added
+                best, count = rate, added - rows
         return count, best
 
-    def _admit(self, candidates: Sequence[_Candidate]) -> list[Draft]:
+    def _admit(self, candidates: Sequence[_Candidate | None]) -> list[Draft]:
         """Fills one pass for all requests: nodes in the order of their survival, as long as the rate rises.
 
         A node never survives more often than its parent, so the best nodes of a draft are a draft.
         """
-        whole = [worth for candidate in candidates if candidate.draft.probs is not None for worth in candidate.survival]
-        worth = sorted(
-            (survival for candidate in candidates if candidate.draft.probs is None for survival in candidate.survival),
-            reverse=True,
-        )
-        count, _ = self._best_count(worth, len(candidates) + len(whole), float(len(candidates) + sum(whole)))
-        least = worth[count - 1] if count else float("inf")
-        return [
-            candidate.draft if candidate.draft.probs is not None else _cut(candidate, least) for candidate in candidates
-        ]
+        rows, expected = len(candidates), float(len(candidates))
+        worth: list[float] = []
+        for candidate in candidates:
+            if candidate is None:
+                continue
+            if candidate.whole is None:
+                worth.extend(candidate.survival)
+            else:
+                rows += len(candidate.survival)
+                expected += sum(candidate.survival)
+        worth.sort(reverse=True)
+        count, _ = self._best_count(worth, rows, expected)
+        least = worth[count - 1] if count else math.inf
+        return [EMPTY_DRAFT if candidate is None else _cut(candidate, least) for candidate in candidates]
 
     def observe(self, observation: Observation) -> None:
         if self._sent is not None:
@@ -224,20 +248,25 @@ class DraftPolicy(Drafter):
             member.drafter.observe(observation)
 
 
+def _candidate(draft: Draft, survival: list[float]) -> _Candidate:
+    return _Candidate(draft.tokens, draft.parents, survival, draft, draft.partial)
+
+
 def _merged(request: int, lead: _Proposal, survival: Sequence[float], others: Sequence[_Proposal]) -> _Candidate:
     """One tree of several drafts: the lead's nodes first, then what the others say that is not there yet.
 
     A node beside another drafter's choice is judged as a dissenter, and noted as one for the record.
     """
     tokens, parents, worth = list(lead.draft.tokens), list(lead.draft.parents), list(survival)
-    places = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+    places = {key: node for node, key in enumerate(zip(parents, tokens, strict=True))}
     branched = set(parents)
     for proposal in others:
-        place = {ROOT: ROOT}
+        place = [0] * len(proposal.draft)
         for node, (token, above) in enumerate(zip(proposal.draft.tokens, proposal.draft.parents, strict=True)):
-            parent = place[above]
-            if (parent, token) in places:
-                place[node] = places[parent, token]
+            parent = ROOT if above == ROOT else place[above]
+            known = places.get((parent, token))
+            if known is not None:
+                place[node] = known
                 continue
             level = proposal.levels[node]
             if parent in branched:
@@ -247,21 +276,26 @@ def _merged(request: int, lead: _Proposal, survival: Sequence[float], others: Se
             place[node] = places[parent, token] = len(tokens)
             tokens.append(token)
             parents.append(parent)
-            worth.append(acceptance * (1.0 if parent == ROOT else worth[parent]))
+            worth.append(acceptance if parent == ROOT else acceptance * worth[parent])
         branched = set(parents)
-    return _Candidate(Draft(tuple(tokens), tuple(parents), partial=lead.draft.partial), worth)
+    own = lead.draft if len(tokens) == len(lead.draft) else None
+    return _Candidate(tokens, parents, worth, own, lead.draft.partial)
 
 
 def _cut(candidate: _Candidate, least: float) -> Draft:
     """The nodes whose survival is at least `least`."""
-    draft = candidate.draft
+    if candidate.whole is not None:
+        return candidate.whole
+    tokens, parents = candidate.tokens, candidate.parents
     kept = [node for node, survival in enumerate(candidate.survival) if survival >= least]
-    if len(kept) == len(draft):
-        return draft
-    place = {node: new for new, node in enumerate(kept)} | {ROOT: ROOT}
-    return Draft(
-        tuple(draft.tokens[node] for node in kept),
-        tuple(place[draft.parents[node]] for node in kept),
+    if not kept:
+        return EMPTY_DRAFT
+    beginning = kept[-1] == len(kept) - 1
+    if beginning:
+        if len(kept) == len(tokens) and candidate.draft is not None:
+            return candidate.draft
         # Rows that were run ahead stand in the draft's order: they serve a beginning of it, not a selection.
-        partial=draft.partial if kept == list(range(len(kept))) else None,
-    )
+        return Draft(tuple(tokens[: len(kept)]), tuple(parents[: len(kept)]), partial=candidate.partial)
+    place = {node: new for new, node in enumerate(kept)}
+    place[ROOT] = ROOT
+    return Draft(tuple(tokens[node] for node in kept), tuple(place[parents[node]] for node in kept))

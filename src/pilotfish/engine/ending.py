@@ -83,7 +83,7 @@ class Ending:
 
     def _cut_at_stop_string(self, start: int) -> bool:
         """Cuts the text at the stop string that is first complete in `text[start:]`; of several the longest."""
-        if self._without_stop >= 0:
+        if not self._stop or self._without_stop >= 0:
             return False
         found = [(self._text.find(stop, max(0, start - len(stop) + 1)), stop) for stop in self._stop]
         places = [(place + len(stop), place, stop) for place, stop in found if place >= 0]
@@ -107,9 +107,9 @@ class Ending:
 
     def _undecided(self) -> int:
         """Length of the longest end of the text that a stop string starts with."""
-        if self._include_stop:
+        if not self._stop or self._include_stop:
             return 0
-        longest = max((len(stop) - 1 for stop in self._stop), default=0)
+        longest = max(len(stop) - 1 for stop in self._stop)
         for length in range(min(longest, len(self._text)), 0, -1):
             tail = self._text[-length:]
             if any(stop.startswith(tail) for stop in self._stop):

@@ -4,7 +4,7 @@ Owns the table. The engine's own work around a pass (choices, verdicts, text) is
 round is worth only what it takes as a whole. Knows no executor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _OWN_RATE = 0.1
 _SHARED_RATE = 0.02
@@ -27,16 +27,20 @@ class PassTime:
 
     def __call__(self, rows: int) -> float:
         """Expected seconds of a pass of `rows` rows."""
+        return self.table(rows)[rows]
+
+    def table(self, rows: int) -> Sequence[float]:
+        """Expected seconds by number of rows, from 1 to `rows` at least; good until the next observation."""
         while len(self._table) <= rows:
             self._table.append(self._interpolated(len(self._table)))
-        return self._table[rows]
+        return self._table
 
     def observe(self, rows: int, seconds: float) -> None:
         """A pass of `rows` rows took `seconds`. What is far off is taken for a disturbance and counts for less."""
         expected = self(rows)
         drift = max(min(seconds, _OUTLIER * expected), expected / _OUTLIER) - expected
-        for other in range(1, len(self._table)):
-            self._table[other] = max(self._table[other] + _SHARED_RATE * drift, 1e-9)
+        shared = _SHARED_RATE * drift
+        self._table = [max(known + shared, 1e-9) for known in self._table]
         self._table[rows] += (_OWN_RATE - _SHARED_RATE) * drift
 
     def _interpolated(self, rows: int) -> float:

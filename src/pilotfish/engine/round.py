@@ -17,6 +17,7 @@ from pilotfish.engine.proposal import NOTHING, Proposal, propose
 from pilotfish.engine.request import Request
 from pilotfish.engine.resume import run_pass
 from pilotfish.models.base import Executor, Segment
+from pilotfish.sampling.highest import HighestTokens, highest_tokens
 from pilotfish.terms import Draft, Verdict
 from pilotfish.verify import Rule, match
 
@@ -88,8 +89,9 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
                 drafter.observe(Observation(plan.request.key, plan.request.tokens, (), hidden, cached))
             continue
         own = logits[len(plan.unread) - 1 - plan.logits_from :]
-        verdict = _verify(plan, own, rule)
-        _commit(plan, verdict, own, hidden, target, drafter)
+        highest = _highest(plan, own, drafter, rule)
+        verdict = _verify(plan, own, rule, highest)
+        _commit(plan, verdict, own, hidden, target, drafter, highest)
         delivered_to.append(plan.request)
     return delivered_to
 
@@ -105,9 +107,20 @@ def _plan(requests: Sequence[Request], target: Executor, drafter: Drafter | None
     return [replace(plan, proposal=proposals.get(plan.request.key, NOTHING)) for plan in plans]
 
 
-def _verify(plan: Plan, logits: Tensor, rule: Rule) -> Verdict:
+def _highest(plan: Plan, logits: Tensor, drafter: Drafter | None, rule: Rule) -> HighestTokens | None:
+    """The highest tokens of each verified row, if the drafter learns from them or the choice is the first of them."""
+    sampler = plan.request.sampler
+    count = drafter.top_successors if drafter is not None else 0
+    if rule.verify is None and sampler.takes_highest:
+        count = max(count, 1)
+    return highest_tokens(logits, sampler.vocab_size, count) if count else None
+
+
+def _verify(plan: Plan, logits: Tensor, rule: Rule, highest: HighestTokens | None) -> Verdict:
     """The rule's verdict on one request's draft; logits are of the pending token's row, then of the draft's nodes."""
     draft, sampler = plan.draft, plan.request.sampler
+    if rule.verify is None and sampler.takes_highest and highest is not None and highest.regular:
+        return match(draft, [ids[0] for ids in highest.ids])
     prefixes = plan.request.prefixes(draft)
     if rule.verify is None:
         return match(draft, sampler.choices(logits, prefixes))
@@ -121,12 +134,20 @@ def _verify(plan: Plan, logits: Tensor, rule: Rule) -> Verdict:
 
 
 def _commit(
-    plan: Plan, verdict: Verdict, logits: Tensor, hidden: dict[int, Tensor], target: Executor, drafter: Drafter | None
+    plan: Plan,
+    verdict: Verdict,
+    logits: Tensor,
+    hidden: dict[int, Tensor],
+    target: Executor,
+    drafter: Drafter | None,
+    highest: HighestTokens | None,
 ) -> None:
     """Cuts the block at the request's end, if it has one, and only then lets any state advance."""
     request, draft = plan.request, plan.draft
     logprobs = request.score(draft, verdict, logits)
-    favourites = _favourites(plan, logits, drafter.top_successors) if drafter is not None else ()
+    favourites: tuple[Successors, ...] = ()
+    if drafter is not None and drafter.top_successors and highest is not None:
+        favourites = successors(request.tokens, draft, highest)
     delivered = request.deliver(verdict.tokens(draft), len(verdict.path), len(draft), time.monotonic(), logprobs)
     path = verdict.path[: delivered - 1]  # the last delivered token is the new pending one: its row is not kept
     kept = [*range(len(plan.unread)), *(len(plan.unread) + node for node in path)]
@@ -136,10 +157,3 @@ def _commit(
         states = {boundary: rows[kept] for boundary, rows in hidden.items()}
         drafter_path = plan.proposal.drafter_path(path)
         drafter.observe(Observation(request.key, request.tokens, drafter_path, states, successors=favourites))
-
-
-def _favourites(plan: Plan, logits: Tensor, count: int) -> tuple[Successors, ...]:
-    """What the target thought likely at each verified row, for a drafter that asked for it; before anything commits."""
-    if count == 0:
-        return ()
-    return successors(plan.request.tokens, plan.draft, logits, count, plan.request.sampler.vocab_size)

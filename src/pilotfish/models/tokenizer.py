@@ -36,6 +36,10 @@ class Tokenizer:
 
     def __init__(self, fast: Any, name: str) -> None:
         self._fast = fast
+        # A byte-level decoder joins the tokens' bytes, whatever they are, and reads the whole as UTF-8.
+        self._by_bytes = type(fast.backend_tokenizer.decoder).__name__ == "ByteLevel"
+        self._bytes = _TokenBytes(fast, skip_special=False)
+        self._shown_bytes = _TokenBytes(fast, skip_special=True)
         self.name = name
         self.vocab_size: int = max(fast.get_vocab().values()) + 1
         self.bos_id: int | None = fast.bos_token_id
@@ -52,6 +56,13 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids. An incomplete UTF-8 character comes out as U+FFFD."""
+        if not self._by_bytes:
+            return self.decode_by_library(ids, skip_special_tokens=skip_special_tokens)
+        parts = self._shown_bytes if skip_special_tokens else self._bytes
+        return b"".join([parts[token_id] for token_id in ids]).decode("utf-8", "replace")
+
+    def decode_by_library(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """What `decode` must equal: the tokenizer library's own way, which is dear for the few tokens of a round."""
         text: str = self._fast.decode(
             list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
@@ -116,6 +127,41 @@ class Tokenizer:
                 for step in _steps(parts.get("decoder"), "decoders")
             ],
         }
+
+
+class _TokenBytes(dict[int, bytes]):
+    """The bytes that each token stands for under a byte-level decoder; looked up once."""
+
+    def __init__(self, fast: Any, *, skip_special: bool) -> None:
+        super().__init__()
+        self._fast = fast
+        self._skip_special = skip_special
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._fast.convert_ids_to_tokens(token_id)
+        # The library says itself which tokens it leaves out; every other one has some text.
+        hidden = self._skip_special and not self._fast.decode([token_id], skip_special_tokens=True)
+        if token is None or hidden:
+            part = b""
+        else:
+            spelled = [_BYTES.get(character) for character in token]
+            known = [byte for byte in spelled if byte is not None]
+            part = bytes(known) if len(known) == len(spelled) else token.encode("utf-8")
+        self[token_id] = part
+        return part
+
+
+def _byte_characters() -> dict[str, int]:
+    """The byte that each character of a byte-level token stands for, as in GPT-2.
+
+    Bytes that print stand for themselves; the others, in order, are written as the characters from U+0100 on.
+    """
+    printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _byte_characters()
 
 
 @dataclass(frozen=True, slots=True)

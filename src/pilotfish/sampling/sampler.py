@@ -18,6 +18,7 @@ from pilotfish.sampling.noise import Stream, uniforms
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.pipeline import build_pipeline
 from pilotfish.sampling.prefix import Prefix
+from pilotfish.sampling.truncation import Greedy
 
 
 class Sampler:
@@ -51,6 +52,8 @@ class Sampler:
         self.vocab_size = vocab_size
         self.constraint = GrammarConstraint(grammar) if grammar is not None else None
         self.pipeline = build_pipeline(params, eos_ids=eos_ids, bad_words=bad_words, constraint=self.constraint)
+        self.takes_highest: bool = self.pipeline.steps == (Greedy(),)
+        """Whether the choice is the highest logit, whatever the prefix is."""
 
     def choices(self, logits: Float[Tensor, "row padded_vocab"], prefixes: Sequence[Prefix]) -> list[int]:
         """The choice of each row at its prefix's position: argmax(scores + noise), plain argmax at temperature 0.

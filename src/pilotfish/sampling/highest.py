@@ -1,0 +1,52 @@
+"""The highest logits of each row: the greedy choice, and what drafters that recycle are told, in one look at the rows.
+
+Owns the search and its order. Knows no options, no prefix and no draft.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pilotfish.sampling.extension import extension
+
+
+@dataclass(frozen=True, slots=True)
+class HighestTokens:
+    """The tokens of each row's highest logits.
+
+    Attributes:
+        ids: `[row][token]` highest first, of equals the lowest id.
+        shares: `[row][token]` the softmax of their logits over these tokens alone.
+        regular: no logit is plus infinity or not a number, so the first of each row is the row's argmax.
+    """
+
+    ids: list[list[int]]
+    shares: list[list[float]]
+    regular: bool
+
+
+def highest_tokens(logits: Float[Tensor, "row padded_vocab"], vocab_size: int, count: int) -> HighestTokens:
+    """The `count` highest of the first `vocab_size` columns of each row; fewer in a smaller vocabulary."""
+    native = extension()
+    count = min(count, vocab_size)
+    if native is None or logits.dtype != torch.float32 or logits.device.type != "cpu" or not logits.is_contiguous():
+        return highest_by_torch(logits, vocab_size, count)
+    return HighestTokens(*native.top_rows(logits.detach(), vocab_size, count))
+
+
+def highest_by_torch(logits: Float[Tensor, "row padded_vocab"], vocab_size: int, count: int) -> HighestTokens:
+    """`highest_tokens` by a stable sort: the reference. The native shares may differ in their last bit."""
+    real = logits[:, :vocab_size].float()
+    ordered = real.sort(dim=-1, descending=True, stable=True)
+    shares = [_shares(row) for row in ordered.values[:, :count].tolist()]
+    return HighestTokens(ordered.indices[:, :count].tolist(), shares, bool((real < torch.inf).all()))
+
+
+def _shares(logits: Sequence[float]) -> list[float]:
+    weights = [math.exp(logit - logits[0]) for logit in logits]
+    whole = math.fsum(weights)
+    return [weight / whole for weight in weights]
