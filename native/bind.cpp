@@ -240,6 +240,44 @@ nb::ndarray<nb::numpy, int64_t, nb::ndim<2>> highest_in_rows(Array<const float, 
   return nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(places, {rows, static_cast<size_t>(count)}, owner);
 }
 
+// Whether it scales, factor, step, committed ids and counts, rows, tokens and counts of what was drafted.
+using PenaltyTuple = std::tuple<bool, float, float, Array<const int64_t, 1>, Array<const float, 1>,
+                                Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const float, 1>>;
+
+// Of each row of logits the places of the highest after the penalties, the logits there, and whether all are regular.
+nb::tuple penalised_rows(Array<float, 2> logits, int64_t vocabulary, const std::vector<PenaltyTuple>& given,
+                         int64_t count) {
+  const int64_t rows = static_cast<int64_t>(logits.shape(0)), width = static_cast<int64_t>(logits.shape(1));
+  if (vocabulary < 1 || vocabulary > width || count < 1 || count > vocabulary)
+    fail<RowsFault>("the ", count, " highest of ", vocabulary, " columns were asked for; rows have ", width);
+  std::vector<CountPenalty> penalties;
+  for (const auto& [scales, factor, step, ids, counts, places, tokens, drafted] : given) {
+    if (ids.shape(0) != counts.shape(0) || places.shape(0) != tokens.shape(0) || tokens.shape(0) != drafted.shape(0))
+      fail<RowsFault>("a penalty's ids and counts differ in length");
+    penalties.push_back({scales, factor, step, ids.data(), counts.data(), static_cast<int64_t>(ids.shape(0)),
+                         places.data(), tokens.data(), drafted.data(), static_cast<int64_t>(tokens.shape(0))});
+    for (const auto* list : {&ids, &tokens})
+      for (size_t i = 0; i < list->shape(0); ++i)
+        if (list->data()[i] < 0 || list->data()[i] >= vocabulary)
+          fail<RowsFault>("a penalised token is ", list->data()[i], "; expected an id below ", vocabulary);
+  }
+  const size_t size = static_cast<size_t>(rows * count);
+  auto* places = new int64_t[size ? size : 1];
+  nb::capsule places_owner(places, [](void* data) noexcept { delete[] static_cast<int64_t*>(data); });
+  auto* scores = new float[size ? size : 1];
+  nb::capsule scores_owner(scores, [](void* data) noexcept { delete[] static_cast<float*>(data); });
+  bool regular = true;
+  {
+    nb::gil_scoped_release release;
+    for (int64_t row = 0; row < rows; ++row)
+      regular = penalised_highest(logits.data() + row * width, vocabulary, row, penalties, count, places + row * count,
+                                  scores + row * count) && regular;
+  }
+  const size_t shape[2] = {static_cast<size_t>(rows), static_cast<size_t>(count)};
+  return nb::make_tuple(nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(places, 2, shape, places_owner),
+                        nb::ndarray<nb::numpy, float, nb::ndim<2>>(scores, 2, shape, scores_owner), regular);
+}
+
 nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> words_at(uint64_t seed, Array<const int64_t, 1> positions,
                                                        Array<const int64_t, 1> tokens) {
   if (positions.shape(0) != tokens.shape(0))
@@ -376,6 +414,8 @@ NB_MODULE(_native, m) {
   m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("seed"), nb::arg("positions"));
   m.def("highest", &highest, nb::arg("scores"), nb::arg("count"));
   m.def("highest_in_rows", &highest_in_rows, nb::arg("scores"), nb::arg("count"));
+  m.def("penalised_rows", &penalised_rows, nb::arg("logits"), nb::arg("vocabulary"), nb::arg("penalties"),
+        nb::arg("count"));
   m.def("noise_words", &words_at, nb::arg("seed"), nb::arg("positions"), nb::arg("tokens"));
   m.def("top_rows", &top_rows, nb::arg("rows"), nb::arg("vocabulary"), nb::arg("count"));
   m.def("instruction_sets", &instruction_sets);

@@ -1,7 +1,11 @@
 #include "sampling.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <utility>
+
+#include "cpu.h"
 
 namespace pilotfish {
 namespace {
@@ -28,24 +32,31 @@ float lower_bound(const float* scores, int64_t size, int64_t count) {
   return *place;
 }
 
-}  // namespace
+// The same from the maxima of blocks, and only few blocks reach it; to be used where there are `count` blocks.
+float lower_bound(const std::vector<float>& maxima, int64_t count) {
+  std::vector<float> best(static_cast<size_t>(count));
+  std::partial_sort_copy(maxima.begin(), maxima.end(), best.begin(), best.end(), std::greater<float>());
+  return best.back();
+}
 
-std::vector<int64_t> highest_places(const float* scores, int64_t size, int64_t count) {
+// `regular` tells whether every score is below +inf and none is NaN.
+std::vector<int64_t> highest_places(const float* scores, int64_t size, int64_t count, bool* regular) {
   std::vector<int64_t> places;
+  const int64_t blocks = std::max<int64_t>(size, 0) / kMaximumBlock, rest = blocks * kMaximumBlock;
+  std::vector<float> maxima(static_cast<size_t>(blocks));
+  *regular = kernels().block_maxima(scores, blocks, maxima.data());
+  for (int64_t i = rest; i < size; ++i) *regular = *regular && scores[i] < -kMinusInfinity;
   if (count <= 0 || size <= 0) return places;
-  const float bound = count < size ? lower_bound(scores, size, count) : kMinusInfinity;
-  constexpr int64_t kBlock = 16;
-  int64_t start = 0;
-  for (; start + kBlock <= size; start += kBlock) {
-    const float* own = scores + start;
-    uint32_t any = 0;
-    for (int64_t i = 0; i < kBlock; ++i) any |= own[i] >= bound ? 1u : 0u;
-    if (!any) continue;
-    for (int64_t i = 0; i < kBlock; ++i)
-      if (own[i] >= bound && own[i] > kMinusInfinity) places.push_back(start + i);
+  float bound = kMinusInfinity;
+  if (count < size) bound = count <= blocks ? lower_bound(maxima, count) : lower_bound(scores, size, count);
+  const auto take = [&](int64_t place) {
+    if (scores[place] >= bound && scores[place] > kMinusInfinity) places.push_back(place);
+  };
+  for (int64_t block = 0; block < blocks; ++block) {
+    if (!(maxima[static_cast<size_t>(block)] >= bound)) continue;
+    for (int64_t place = block * kMaximumBlock; place < (block + 1) * kMaximumBlock; ++place) take(place);
   }
-  for (; start < size; ++start)
-    if (scores[start] >= bound && scores[start] > kMinusInfinity) places.push_back(start);
+  for (int64_t place = rest; place < size; ++place) take(place);
   if (static_cast<int64_t>(places.size()) > count) {
     const auto better = [scores](int64_t a, int64_t b) {
       return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
@@ -57,14 +68,59 @@ std::vector<int64_t> highest_places(const float* scores, int64_t size, int64_t c
   return places;
 }
 
-void fill_highest(const float* scores, int64_t size, int64_t count, int64_t* places) {
-  std::vector<int64_t> found = highest_places(scores, size, count);
+// A row of exactly `count` places: where fewer were found, the lowest others fill it.
+void fill_places(std::vector<int64_t> found, int64_t count, int64_t* places) {
   const size_t real = found.size();
   for (int64_t other = 0; static_cast<int64_t>(found.size()) < count; ++other)
     if (!std::binary_search(found.begin(), found.begin() + static_cast<int64_t>(real), other)) found.push_back(other);
   std::sort(found.begin() + static_cast<int64_t>(real), found.end());
   std::inplace_merge(found.begin(), found.begin() + static_cast<int64_t>(real), found.end());
   std::copy(found.begin(), found.end(), places);
+}
+
+float penalised(const CountPenalty& penalty, float logit, float count) {
+  if (penalty.scales) return logit > 0 ? logit / penalty.factor : logit * penalty.factor;
+  return logit - penalty.factor * count - penalty.step;
+}
+
+}  // namespace
+
+std::vector<int64_t> highest_places(const float* scores, int64_t size, int64_t count) {
+  bool regular;
+  return highest_places(scores, size, count, &regular);
+}
+
+void fill_highest(const float* scores, int64_t size, int64_t count, int64_t* places) {
+  fill_places(highest_places(scores, size, count), count, places);
+}
+
+bool penalised_highest(float* logits, int64_t size, int64_t row, const std::vector<CountPenalty>& penalties,
+                       int64_t count, int64_t* places, float* scores) {
+  std::vector<std::pair<int64_t, float>> changed;  // places and what stood there, in the order of the changes
+  const auto change = [&](int64_t place, float value) {
+    changed.emplace_back(place, logits[place]);
+    logits[place] = value;
+  };
+  std::vector<std::pair<int64_t, float>> drafted;
+  for (const CountPenalty& penalty : penalties) {
+    // A drafted token's new logit comes from its old one and its whole count, whether it was committed before or not.
+    drafted.clear();
+    for (int64_t i = 0; i < penalty.drafted; ++i) {
+      if (penalty.rows[i] != row) continue;
+      const int64_t token = penalty.tokens[i];
+      drafted.emplace_back(token, penalised(penalty, logits[token], penalty.drafted_counts[i]));
+    }
+    for (int64_t i = 0; i < penalty.known; ++i) {
+      const int64_t token = penalty.ids[i];
+      change(token, penalised(penalty, logits[token], penalty.counts[i]));
+    }
+    for (const auto& [token, value] : drafted) change(token, value);
+  }
+  bool regular;
+  fill_places(highest_places(logits, size, count, &regular), count, places);
+  for (int64_t i = 0; i < count; ++i) scores[i] = logits[places[i]];
+  for (auto last = changed.rbegin(); last != changed.rend(); ++last) logits[last->first] = last->second;
+  return regular;
 }
 
 void noise_words(uint64_t seed, const int64_t* positions, const int64_t* tokens, int64_t count, uint32_t* words) {

@@ -80,13 +80,13 @@ def test_table_forgets_the_oldest(monkeypatch):
 def test_rows_of_a_tree_know_the_token_before_them():
     logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
     draft = Draft((5, 6, 7), (-1, -1, 1))
-    found = successors([3, 4], draft, highest_tokens(logits, 8, 3))
+    found = successors([3, 4], draft, highest_tokens(logits.numpy(), 8, 3))
     assert [(own.previous, own.token) for own in found] == [(3, 4), (4, 5), (4, 6), (6, 7)]
     for own, values in zip(found, logits[:, :8], strict=True):
         best = values.sort(descending=True)
         assert list(own.ids) == best.indices[:3].tolist()
         assert own.shares == pytest.approx(best.values[:3].softmax(0).tolist())
-    assert successors([4], Draft(), highest_tokens(logits[:1], 8, 1))[0].previous is None
+    assert successors([4], Draft(), highest_tokens(logits[:1].numpy(), 8, 1))[0].previous is None
 
 
 def test_number_of_successors_must_be_positive():

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
+import torch
 
 from pilotfish.engine.ending import Ending
 from pilotfish.metrics.counters import RequestTiming, SpeculationCounters
 from pilotfish.sampling.logprobs import TokenLogprobs
 from pilotfish.sampling.prefix import Prefix
+from pilotfish.sampling.rows import Rows
 from pilotfish.sampling.sampler import Sampler
 from pilotfish.terms import ROOT, Draft, FinishReason, Verdict
 
@@ -98,7 +99,7 @@ class Request:
             paths.append((*above, token))
         return [Prefix(self.tokens, self.prompt_length, path) for path in [(), *paths]]
 
-    def score(self, draft: Draft, verdict: Verdict, logits: Tensor) -> list[TokenLogprobs]:
+    def score(self, draft: Draft, verdict: Verdict, logits: Rows) -> list[TokenLogprobs]:
         """Log probabilities of a verdict's tokens, if asked for, each under the row that chose it.
 
         Args:
@@ -111,11 +112,11 @@ class Request:
         prefixes = self.prefixes(draft)
         tokens = verdict.tokens(draft)
         if params.logprobs_mode == "raw_logprobs":
-            return self.sampler.raw_logprobs(logits[rows], tokens, params.logprobs)
+            return self.sampler.raw_logprobs(torch.from_numpy(logits[rows]), tokens, params.logprobs)
         own = [prefixes[row] for row in rows]
-        return self.sampler.processed_logprobs(logits[rows], own, tokens, params.logprobs)
+        return self.sampler.processed_logprobs(torch.from_numpy(logits[rows]), own, tokens, params.logprobs)
 
-    def score_prompt(self, position: int, logits: Tensor) -> None:
+    def score_prompt(self, position: int, logits: Rows) -> None:
         """Notes the log probabilities of prompt tokens, each under the row before it.
 
         Args:
@@ -127,7 +128,8 @@ class Request:
         tokens = self.tokens[known + 1 : min(self.prompt_length, position + 1 + logits.shape[0])]
         if tokens:
             first = known - position
-            self.prompt_logprobs.extend(self.sampler.raw_logprobs(logits[first : first + len(tokens)], tokens, count))
+            own = torch.from_numpy(logits[first : first + len(tokens)])
+            self.prompt_logprobs.extend(self.sampler.raw_logprobs(own, tokens, count))
 
     def deliver(
         self, tokens: Sequence[int], accepted: int, drafted: int, now: float, logprobs: Sequence[TokenLogprobs] = ()

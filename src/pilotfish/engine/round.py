@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from pilotfish.drafters.base import Drafter, Observation, Successors
@@ -18,6 +19,7 @@ from pilotfish.engine.request import Request
 from pilotfish.engine.resume import run_pass
 from pilotfish.models.base import Executor, Segment
 from pilotfish.sampling.highest import HighestTokens, highest_tokens
+from pilotfish.sampling.rows import Rows, rows_of
 from pilotfish.terms import Draft, Verdict
 from pilotfish.verify import Rule, match
 
@@ -72,13 +74,14 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
     boundaries = drafter.hidden_boundaries if drafter is not None else ()
     output = run_pass(target, [plan.segment() for plan in plans], [plan.draft.partial for plan in plans], boundaries)
 
+    all_logits = rows_of(output.logits)
     rows = 0
     nodes = 0
     delivered_to = []
     for plan in plans:
         hidden = {boundary: states[nodes : nodes + plan.size] for boundary, states in output.hidden.items()}
         nodes += plan.size
-        logits = output.logits[rows : rows + plan.size - plan.logits_from]
+        logits = all_logits[rows : rows + plan.size - plan.logits_from]
         rows += len(logits)
         if plan.request.scores_prompt:
             plan.request.score_prompt(plan.read, logits)
@@ -107,7 +110,7 @@ def _plan(requests: Sequence[Request], target: Executor, drafter: Drafter | None
     return [replace(plan, proposal=proposals.get(plan.request.key, NOTHING)) for plan in plans]
 
 
-def _highest(plan: Plan, logits: Tensor, drafter: Drafter | None, rule: Rule) -> HighestTokens | None:
+def _highest(plan: Plan, logits: Rows, drafter: Drafter | None, rule: Rule) -> HighestTokens | None:
     """The highest tokens of each verified row, if the drafter learns from them or the choice is the first of them."""
     sampler = plan.request.sampler
     count = drafter.top_successors if drafter is not None else 0
@@ -116,7 +119,7 @@ def _highest(plan: Plan, logits: Tensor, drafter: Drafter | None, rule: Rule) ->
     return highest_tokens(logits, sampler.vocab_size, count) if count else None
 
 
-def _verify(plan: Plan, logits: Tensor, rule: Rule, highest: HighestTokens | None) -> Verdict:
+def _verify(plan: Plan, logits: Rows, rule: Rule, highest: HighestTokens | None) -> Verdict:
     """The rule's verdict on one request's draft; logits are of the pending token's row, then of the draft's nodes."""
     draft, sampler = plan.draft, plan.request.sampler
     if rule.verify is None and sampler.takes_highest and highest is not None and highest.regular:
@@ -127,7 +130,7 @@ def _verify(plan: Plan, logits: Tensor, rule: Rule, highest: HighestTokens | Non
     start = len(plan.request.tokens)
     return rule.verify(
         draft,
-        sampler.laws(logits, prefixes),
+        sampler.laws(torch.from_numpy(logits), prefixes),
         sampler.accept_uniforms([prefix.position - 1 for prefix in prefixes[1:]], start),
         sampler.resample_uniform(start, start),
     )
@@ -136,7 +139,7 @@ def _verify(plan: Plan, logits: Tensor, rule: Rule, highest: HighestTokens | Non
 def _commit(
     plan: Plan,
     verdict: Verdict,
-    logits: Tensor,
+    logits: Rows,
     hidden: dict[int, Tensor],
     target: Executor,
     drafter: Drafter | None,

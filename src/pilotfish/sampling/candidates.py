@@ -44,7 +44,8 @@ class Candidates:
     def tokens(self, places: Places) -> list[int]:
         """The ids at one place of each row."""
         chosen = places if self.ids is None else np.take_along_axis(self.ids, places[:, None], axis=1)[:, 0]
-        return [int(token) for token in chosen]
+        tokens: list[int] = chosen.tolist()
+        return tokens
 
     def spread(self, values: Scores, rest: float, vocab_size: int) -> Scores:
         """`[row, vocab]` the candidates' values, and `rest` for all other tokens."""

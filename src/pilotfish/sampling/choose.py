@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from pilotfish.errors import RowsError
 from pilotfish.sampling.candidates import Candidates, Scores
 from pilotfish.sampling.extension import extension
 from pilotfish.sampling.noise import TOKENS_PER_BLOCK, gumbel, gumbel_at
@@ -25,17 +26,28 @@ def choose(found: Candidates, seed: int, positions: Sequence[int]) -> list[int]:
     Args:
         positions: `[row]` the absolute position that each row chooses for.
     """
-    best = found.scores.max(axis=1)
-    assert (best > -np.inf).all(), "no token has a score: every logit is masked or not a number"
     if found.ids is not None:
+        _require_scores(found)
         each = np.repeat(np.array(positions, dtype=np.int64), found.ids.shape[1])
         noise = gumbel_at(seed, each, found.ids.reshape(-1)).reshape(found.ids.shape)
         return found.tokens((found.scores + noise).argmax(axis=1))
     native = extension()
     if native is None:
+        _require_scores(found)
         return [choose_by_numpy(row, seed, place) for row, place in zip(found.scores, positions, strict=True)]
     rows = np.ascontiguousarray(found.scores)
-    return [int(token) for token in native.gumbel_argmax(rows, seed, np.array(positions, dtype=np.int64))]
+    try:
+        tokens: list[int] = native.gumbel_argmax(rows, seed, np.array(positions, dtype=np.int64)).tolist()
+    except RowsError as error:
+        raise AssertionError(_NO_SCORE) from error
+    return tokens
+
+
+_NO_SCORE = "no token has a score: every logit is masked or not a number"
+
+
+def _require_scores(found: Candidates) -> None:
+    assert (found.scores.max(axis=1) > -np.inf).all(), _NO_SCORE
 
 
 def gumbel_argmax(scores: Float[Tensor, "row vocab"], seed: int, positions: Sequence[int]) -> list[int]:

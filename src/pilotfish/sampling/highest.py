@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+import numpy as np
 
+from pilotfish.sampling.candidates import ranking
 from pilotfish.sampling.extension import extension
+from pilotfish.sampling.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,21 @@ class HighestTokens:
     regular: bool
 
 
-def highest_tokens(logits: Float[Tensor, "row padded_vocab"], vocab_size: int, count: int) -> HighestTokens:
+def highest_tokens(logits: Rows, vocab_size: int, count: int) -> HighestTokens:
     """The `count` highest of the first `vocab_size` columns of each row; fewer in a smaller vocabulary."""
     native = extension()
     count = min(count, vocab_size)
-    if native is None or logits.dtype != torch.float32 or logits.device.type != "cpu" or not logits.is_contiguous():
-        return highest_by_torch(logits, vocab_size, count)
-    return HighestTokens(*native.top_rows(logits.detach(), vocab_size, count))
+    if native is None or not logits.flags.c_contiguous:
+        return highest_by_numpy(logits, vocab_size, count)
+    return HighestTokens(*native.top_rows(logits, vocab_size, count))
 
 
-def highest_by_torch(logits: Float[Tensor, "row padded_vocab"], vocab_size: int, count: int) -> HighestTokens:
+def highest_by_numpy(logits: Rows, vocab_size: int, count: int) -> HighestTokens:
     """`highest_tokens` by a stable sort: the reference. The native shares may differ in their last bit."""
-    real = logits[:, :vocab_size].float()
-    ordered = real.sort(dim=-1, descending=True, stable=True)
-    shares = [_shares(row) for row in ordered.values[:, :count].tolist()]
-    return HighestTokens(ordered.indices[:, :count].tolist(), shares, bool((real < torch.inf).all()))
+    real = logits[:, :vocab_size]
+    places = ranking(real)[:, :count]
+    shares = [_shares(row) for row in np.take_along_axis(real, places, axis=1).tolist()]
+    return HighestTokens(places.tolist(), shares, bool((real < np.inf).all()))
 
 
 def _shares(logits: Sequence[float]) -> list[float]:

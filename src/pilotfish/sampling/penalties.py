@@ -7,10 +7,12 @@ row has the same bits under speculation as in plain decoding.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pilotfish.errors import SamplingParamsError
@@ -36,7 +38,7 @@ class LogitBias(Step):
         return logits
 
 
-class _CountPenalty(Step):
+class CountPenalty(Step):
     """Changes the logit of each token that occurred, by its count."""
 
     def __init__(self, *, with_prompt: bool) -> None:
@@ -46,11 +48,26 @@ class _CountPenalty(Step):
     def penalised(self, logits: Scores, counts: Scores) -> Scores:
         """New logits of tokens with these counts, elementwise."""
 
-    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
-        rows = logits.numpy()
+    @property
+    @abstractmethod
+    def native_form(self) -> tuple[bool, float, float]:
+        """`penalised` as the native code knows it: whether it scales, factor, step."""
+
+    def counts(self, prefixes: Sequence[Prefix]) -> tuple[NDArray[Any], ...]:
+        """What the penalty looks at: committed ids and their counts; rows, tokens and counts of what was drafted."""
+        self._follow(prefixes)
+        places, tokens, counts = self._drafted(prefixes)
+        drafted = np.array(places, dtype=np.int64), np.array(tokens, dtype=np.int64)
+        return self._memory.ids, self._memory.values, *drafted, counts
+
+    def _follow(self, prefixes: Sequence[Prefix]) -> None:
         committed = prefixes[0].committed
         assert all(prefix.committed is committed for prefix in prefixes), "the rows of one call belong to one request"
         self._memory.follow(prefixes[0])
+
+    def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
+        rows = logits.numpy()
+        self._follow(prefixes)
         ids = self._memory.ids
         known = self.penalised(rows.take(ids, axis=1), self._memory.values)
         places, tokens, counts = self._drafted(prefixes)
@@ -74,7 +91,7 @@ class _CountPenalty(Step):
         return places, tokens, np.array(counts, dtype=np.float32)
 
 
-class RepetitionPenalty(_CountPenalty):
+class RepetitionPenalty(CountPenalty):
     """Divides positive logits of tokens in prompt and output by the penalty and multiplies negative ones.
 
     After Keskar et al., CTRL (https://arxiv.org/abs/1909.05858).
@@ -84,17 +101,25 @@ class RepetitionPenalty(_CountPenalty):
         super().__init__(with_prompt=True)
         self._penalty = np.float32(penalty)
 
+    @property
+    def native_form(self) -> tuple[bool, float, float]:
+        return True, float(self._penalty), 0.0
+
     def penalised(self, logits: Scores, counts: Scores) -> Scores:
         return np.where(logits > 0, logits / self._penalty, logits * self._penalty)
 
 
-class OutputPenalty(_CountPenalty):
+class OutputPenalty(CountPenalty):
     """Takes from the logits of tokens in the output: frequency penalty times count, and presence penalty."""
 
     def __init__(self, frequency: float, presence: float) -> None:
         super().__init__(with_prompt=False)
         self._frequency = np.float32(frequency)
         self._presence = np.float32(presence)
+
+    @property
+    def native_form(self) -> tuple[bool, float, float]:
+        return False, float(self._frequency), float(self._presence)
 
     def penalised(self, logits: Scores, counts: Scores) -> Scores:
         return logits - self._frequency * counts - self._presence

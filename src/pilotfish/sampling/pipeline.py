@@ -29,7 +29,7 @@ Scores are log probabilities up to a constant per row, minus infinity where a to
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ from pilotfish.sampling.masks import AllowedTokens, BannedSequences, BannedToken
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.penalties import LogitBias, OutputPenalty, Processor, RepetitionPenalty
 from pilotfish.sampling.prefix import Prefix
+from pilotfish.sampling.rows import Rows, rows_of
+from pilotfish.sampling.selection import selected
 from pilotfish.sampling.step import Step, Truncation
 from pilotfish.sampling.truncation import Greedy, MinP, Temperature, TopK, TopP, TypicalP
 
@@ -53,22 +55,42 @@ class Pipeline:
     """The steps of one request, in order; those that only look at scores come last."""
 
     steps: tuple[Step, ...]
+    on_rows: tuple[Step, ...] = field(init=False)
+    truncations: tuple[Truncation, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        truncations = tuple(step for step in self.steps if isinstance(step, Truncation))
+        object.__setattr__(self, "on_rows", self.steps[: len(self.steps) - len(truncations)])
+        object.__setattr__(self, "truncations", truncations)
+        assert (*self.on_rows, *truncations) == self.steps, "truncations come last"
 
     def candidates(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Candidates:
         """What the rows may become, with the log law of each, up to a constant."""
-        assert len(prefixes) == logits.shape[0], "one prefix per row"
-        on_rows = [step for step in self.steps if not isinstance(step, Truncation)]
-        truncations = [step for step in self.steps if isinstance(step, Truncation)]
-        assert (*on_rows, *truncations) == self.steps, "truncations come last"
-        rows = logits.detach().to("cpu", torch.float32)
-        if on_rows:
-            rows = rows.clone(memory_format=torch.contiguous_format)
-            for step in on_rows:
-                rows = step.apply(rows, prefixes)
-        found = Candidates(None, rows.numpy())
+        return self.of_rows(rows_of(logits), logits.shape[1], prefixes)
+
+    def of_rows(self, logits: Rows, vocab_size: int, prefixes: Sequence[Prefix]) -> Candidates:
+        """`candidates` of the first `vocab_size` columns, from an array that is left as it is."""
+        assert len(prefixes) == len(logits), "one prefix per row"
+        truncations = self.truncations
+        found = None
+        if truncations:
+            found = selected(logits, vocab_size, prefixes, self.on_rows, truncations[0])
+        if found is not None:
+            truncations = truncations[1:]
+        else:
+            found = Candidates(None, self._changed(logits[:, :vocab_size], prefixes))
         for truncation in truncations:
             found = truncation.candidates(found)
         return found
+
+    def _changed(self, logits: Rows, prefixes: Sequence[Prefix]) -> Rows:
+        """The logits after the steps that change them, one by one on a copy."""
+        if not self.on_rows:
+            return logits
+        rows = torch.from_numpy(logits.copy())
+        for step in self.on_rows:
+            rows = step.apply(rows, prefixes)
+        return rows.numpy()
 
     def scores(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         """float32 log law of every row, up to a constant; minus infinity outside its support."""

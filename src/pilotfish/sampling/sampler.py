@@ -18,6 +18,7 @@ from pilotfish.sampling.noise import Stream, uniforms
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.pipeline import build_pipeline
 from pilotfish.sampling.prefix import Prefix
+from pilotfish.sampling.rows import Rows, rows_of
 from pilotfish.sampling.truncation import Greedy
 
 
@@ -55,13 +56,15 @@ class Sampler:
         self.takes_highest: bool = self.pipeline.steps == (Greedy(),)
         """Whether the choice is the highest logit, whatever the prefix is."""
 
-    def choices(self, logits: Float[Tensor, "row padded_vocab"], prefixes: Sequence[Prefix]) -> list[int]:
+    def choices(self, logits: Float[Tensor, "row padded_vocab"] | Rows, prefixes: Sequence[Prefix]) -> list[int]:
         """The choice of each row at its prefix's position: argmax(scores + noise), plain argmax at temperature 0.
 
         A drafter that asks for its choices from its own logits draws with the target's noise: it agrees as often as
         the two laws allow.
         """
-        candidates = self.pipeline.candidates(self._real(logits), prefixes)
+        rows = rows_of(logits) if isinstance(logits, Tensor) else logits
+        assert rows.shape[1] >= self.vocab_size, "logits cover the vocabulary"
+        candidates = self.pipeline.of_rows(rows, self.vocab_size, prefixes)
         if self.params.greedy:
             return candidates.tokens(candidates.scores.argmax(axis=1))
         return choose(candidates, self.seed, [prefix.position for prefix in prefixes])
