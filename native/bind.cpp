@@ -278,6 +278,15 @@ nb::tuple penalised_rows(Array<float, 2> logits, int64_t vocabulary, const std::
                         nb::ndarray<nb::numpy, float, nb::ndim<2>>(scores, 2, shape, scores_owner), regular);
 }
 
+void reaching_rows(Array<const float, 2> order, Array<const float, 2> probs, double mass, Array<bool, 2> kept) {
+  const size_t rows = order.shape(0), size = order.shape(1);
+  if (probs.shape(0) != rows || probs.shape(1) != size || kept.shape(0) != rows || kept.shape(1) != size)
+    fail<RowsFault>("order is ", rows, " x ", size, "; expected as many probabilities and places to note");
+  for (size_t row = 0; row < rows; ++row)
+    reaching(order.data() + row * size, probs.data() + row * size, static_cast<int64_t>(size), mass,
+             kept.data() + row * size);
+}
+
 nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> words_at(uint64_t seed, Array<const int64_t, 1> positions,
                                                        Array<const int64_t, 1> tokens) {
   if (positions.shape(0) != tokens.shape(0))
@@ -416,6 +425,7 @@ NB_MODULE(_native, m) {
   m.def("highest_in_rows", &highest_in_rows, nb::arg("scores"), nb::arg("count"));
   m.def("penalised_rows", &penalised_rows, nb::arg("logits"), nb::arg("vocabulary"), nb::arg("penalties"),
         nb::arg("count"));
+  m.def("reaching", &reaching_rows, nb::arg("order"), nb::arg("probs"), nb::arg("mass"), nb::arg("kept"));
   m.def("noise_words", &words_at, nb::arg("seed"), nb::arg("positions"), nb::arg("tokens"));
   m.def("top_rows", &top_rows, nb::arg("rows"), nb::arg("vocabulary"), nb::arg("count"));
   m.def("instruction_sets", &instruction_sets);

@@ -123,6 +123,21 @@ bool penalised_highest(float* logits, int64_t size, int64_t row, const std::vect
   return regular;
 }
 
+void reaching(const float* order, const float* probs, int64_t size, double mass, bool* kept) {
+  std::vector<int64_t> ranked(static_cast<size_t>(size));
+  for (int64_t i = 0; i < size; ++i) ranked[static_cast<size_t>(i)] = i;
+  std::stable_sort(ranked.begin(), ranked.end(), [order](int64_t a, int64_t b) {
+    return order[a] > order[b] || (order[a] == order[a] && order[b] != order[b]);
+  });
+  int64_t count = 1;
+  double sum = 0.0;
+  for (int64_t place : ranked) {
+    sum += static_cast<double>(probs[place]);
+    if (sum < mass) ++count;
+  }
+  for (int64_t rank = 0; rank < size; ++rank) kept[ranked[static_cast<size_t>(rank)]] = rank < count;
+}
+
 void noise_words(uint64_t seed, const int64_t* positions, const int64_t* tokens, int64_t count, uint32_t* words) {
   for (int64_t i = 0; i < count; ++i) {
     uint32_t counter[4] = {static_cast<uint32_t>(tokens[i] / 4), static_cast<uint32_t>(positions[i]), 0, 0};

@@ -31,6 +31,10 @@ struct CountPenalty {
 bool penalised_highest(float* logits, int64_t size, int64_t row, const std::vector<CountPenalty>& penalties,
                        int64_t count, int64_t* places, float* scores);
 
+// kept[i] = whether place i is among the first places, by `order` from the highest down (ties: the lowest place first),
+// whose probabilities, added up in double precision, reach `mass`; the one that crosses it is. NaN comes last.
+void reaching(const float* order, const float* probs, int64_t size, double mass, bool* kept);
+
 // words[i]: output word tokens[i] % 4 of Philox-4x32-10 under `seed` at counter (tokens[i] / 4, positions[i], 0, 0).
 void noise_words(uint64_t seed, const int64_t* positions, const int64_t* tokens, int64_t count, uint32_t* words);
 

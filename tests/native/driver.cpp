@@ -3,14 +3,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <thread>
 
 #include "decoder.h"
 #include "faults.h"
 #include "pool.h"
+#include "sampling.h"
+#include "successors.h"
 
 using namespace pilotfish;
 
@@ -278,6 +282,41 @@ void check_instruction_sets() {
   select_instruction_set("auto");
 }
 
+// What sampling reads of a row of logits, with every value masked, tied, padded or not a number somewhere.
+void check_sampling() {
+  for (int64_t size : {1, 63, 64, 65, 1003}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      std::vector<float> logits(static_cast<size_t>(size));
+      for (size_t i = 0; i < logits.size(); ++i)
+        logits[i] = kind == 1 ? static_cast<float>(i % 3) : kind == 2 ? -INFINITY : std::sin(static_cast<float>(i));
+      if (kind == 3) logits[logits.size() / 2] = NAN;
+      const std::vector<float> before = logits;
+      const std::vector<int64_t> ids{0, size - 1, size / 2}, rows{0, 1}, tokens{size / 3, 0};
+      const std::vector<float> counts{1, 2, 3}, drafted{4, 1};
+      const std::vector<CountPenalty> penalties{
+          {true, 1.5f, 0.0f, ids.data(), counts.data(), 3, rows.data(), tokens.data(), drafted.data(), 2},
+          {false, 0.5f, 0.25f, ids.data(), counts.data(), 3, rows.data(), tokens.data(), drafted.data(), 2}};
+      for (int64_t count : {int64_t{1}, std::min<int64_t>(size, 50), size}) {
+        const std::string name = std::to_string(count) + " of " + std::to_string(size);
+        std::vector<int64_t> top(static_cast<size_t>(count)), places(top);
+        std::vector<double> shares(top.size());
+        check(top_indices(logits.data(), size, count, top.data()) == (kind != 3), name + ": regular");
+        softmax_at(logits.data(), top.data(), count, shares.data());
+        std::vector<float> scores(top.size());
+        penalised_highest(logits.data(), size, 1, penalties, count, places.data(), scores.data());
+        check(std::memcmp(logits.data(), before.data(), sizeof(float) * before.size()) == 0, name + ": row restored");
+        check(std::is_sorted(places.begin(), places.end()) && places.back() < size, name + ": places");
+        fill_highest(logits.data(), size, count, places.data());
+        std::sort(top.begin(), top.end());
+        check(kind > 1 || places == top, name + ": two ways to the highest");
+        const auto kept = std::make_unique<bool[]>(scores.size());
+        reaching(scores.data(), scores.data(), count, 0.5, kept.get());
+        check(std::count(kept.get(), kept.get() + count, true) >= 1, name + ": something reaches the mass");
+      }
+    }
+  }
+}
+
 void check_fork() {
   Decoder decoder(awkward_spec(false), 3, 64);
   load(decoder, Form::kFloat32, false);
@@ -319,6 +358,7 @@ int main() {
   for (int threads : {1, 3}) check_sharing(threads);
   check_refusals();
   check_instruction_sets();
+  check_sampling();
   check_concurrent_use();
   check_fork();
   std::printf(failures == 0 ? "all native checks passed\n" : "%d native checks failed\n", failures);

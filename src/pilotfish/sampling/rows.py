@@ -18,6 +18,8 @@ Rows: TypeAlias = NDArray[np.float32]
 
 def rows_of(logits: Float[Tensor, "row padded_vocab"]) -> Rows:
     """The same logits, float32 on the CPU; shared where they are so already."""
-    if logits.device.type == "cpu" and logits.dtype == torch.float32 and not logits.requires_grad:
-        return logits.numpy()
-    return logits.detach().to("cpu", torch.float32).numpy()
+    try:  # one call into PyTorch where that is enough
+        rows = logits.numpy()
+    except (TypeError, RuntimeError):  # on another device, of a type that NumPy has not, or with a gradient
+        return logits.detach().to("cpu", torch.float32).numpy()
+    return rows if rows.dtype == np.float32 else rows.astype(np.float32)

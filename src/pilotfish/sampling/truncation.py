@@ -17,6 +17,7 @@ from pilotfish.sampling.candidates import (
     ranking,
     softmax,
 )
+from pilotfish.sampling.extension import extension
 from pilotfish.sampling.step import Truncation
 
 _SMALL = 2048
@@ -112,6 +113,16 @@ def _reaching(mass: float, probs: Scores, order: Scores) -> NDArray[np.bool_]:
         for own, row_probs, row_order in zip(kept, probs, order, strict=True):
             own[_nearest(mass, row_probs, row_order)] = True
         return kept
+    native = extension()
+    if native is not None and order.flags.c_contiguous and probs.flags.c_contiguous:
+        native.reaching(order, probs, mass, kept)
+        return kept
+    return reaching_by_numpy(mass, probs, order)
+
+
+def reaching_by_numpy(mass: float, probs: Scores, order: Scores) -> NDArray[np.bool_]:
+    """What the native form of few scores per row must equal."""
+    kept = np.zeros(order.shape, dtype=np.bool_)
     ranked = ranking(order)
     cumulative = np.cumsum(np.take_along_axis(probs, ranked, axis=1), axis=1, dtype=np.float64)
     counts = (cumulative < mass).sum(axis=1, keepdims=True) + 1
