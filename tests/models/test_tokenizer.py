@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from random import Random
 
 import pytest
 import sentencepiece
@@ -83,6 +84,19 @@ def test_tokenizer_leaves_special_tokens_out_unless_asked(byte_level):
     assert (ids[0], ids[-1]) == (1, 2)
     assert byte_level.decode(ids) == "the shark"
     assert byte_level.decode(ids, skip_special_tokens=False) == "<|im_start|>the shark<|im_end|>"
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_joined_bytes_are_the_text_of_the_library(byte_level, skip):
+    random = Random(1)
+    ids = range(byte_level.vocab_size)
+    special = sorted(byte_level.special_ids)
+    assert special
+    samples = [[token] for token in ids]
+    samples += [random.choices([*ids, *special * 9], k=random.randrange(8)) for _ in range(2000)]
+    for sample in samples:
+        text = byte_level.decode(sample, skip_special_tokens=skip)
+        assert text == byte_level.decode_by_library(sample, skip_special_tokens=skip)
 
 
 def test_tokenizer_decode_never_tidies_spaces(byte_level):
