@@ -181,6 +181,13 @@ def test_data_without_the_layers_or_without_text_is_refused(world, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_states_that_are_not_stored_are_computed_and_give_the_same_curve(world, tmp_path):
+    bare = write_data(tmp_path / "bare", world.target, world.texts, boundaries=())
+    train(world, tmp_path / "stored", exit_adapter, steps=4)
+    train(world, tmp_path / "computed", exit_adapter, steps=4, session={"data": bare})
+    assert curve(tmp_path / "computed") == curve(tmp_path / "stored")
+
+
 def test_vocabulary_of_another_size_and_shares_of_packs_are_refused(world, tmp_path):
     with pytest.raises(InvalidInputError, match="a draft vocabulary of 0"):
         train(world, tmp_path / "run", session={"draft_vocab_size": 0})

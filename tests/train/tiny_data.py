@@ -94,7 +94,7 @@ def write_data(
                 loss_mask=[False] * prompt + [True] * (len(tokens) - prompt),
                 turns=1,
                 ended=False,
-                hidden=compute_states(model.executor, tokens, boundaries),
+                hidden=compute_states(model.executor, tokens, boundaries) if boundaries else {},
             )
             for place, (tokens, prompt, temperature) in enumerate(conversations[first : first + per_shard])
         ]

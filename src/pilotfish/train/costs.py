@@ -86,7 +86,7 @@ def measure_costs(
     config: Mapping[str, Any],
     prompts: Sequence[Sequence[int]],
     *,
-    max_tokens: int = 48,
+    max_tokens: int = 33,
 ) -> RoundCosts:
     """The costs of rounds with a drafter.
 

@@ -31,7 +31,7 @@ from pilotfish.train.teacher import Teacher
 from pilotfish.train.trainer import Listener, Trainer, accelerator
 from pilotfish.train.vocabulary import DraftVocabulary, choose_vocabulary
 
-PROMPTS_FOR_COSTS = 4
+PROMPTS_FOR_COSTS = 3
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 StudentMaker = Callable[[ModelFiles, DraftVocabulary], Student]
