@@ -164,9 +164,13 @@ def judge(results: Sequence[PlanResult], seconds: float, share: int | None = Non
         label = f"total variation, a round's tokens, replayed, {_kind(group)}"
         effects[label] = max(effects.get(label, 0.0), smallest_share(rounds))
     tokens = sum(result.tallies[0].samples for result in results)
-    drafted = sum(result.counters.drafted_tokens for result in results)
-    if not drafted:
-        findings.append("nothing was drafted, so nothing was tested")
+    drafted: dict[str, int] = {}
+    for result in results:
+        kind = f"{result.plan.rule}, {result.plan.drafter}"
+        drafted[kind] = drafted.get(kind, 0) + result.counters.drafted_tokens
+    findings.extend(
+        f"{kind}: nothing was drafted, so nothing was tested" for kind, count in drafted.items() if not count
+    )
     replayed = sum(result.replays for result in results)
     undecided = sum(result.undecided for result in results)
     if undecided > 10 + 0.01 * replayed:
@@ -179,8 +183,8 @@ def judge(results: Sequence[PlanResult], seconds: float, share: int | None = Non
         smallest_effect={**effects, "difference of a reported draft law": 1e-5},
         findings=tuple(findings),
         notes=(
-            f"{tokens} tokens in {sum(result.counters.rounds for result in results)} rounds; {drafted} drafted, "
-            f"{sum(result.counters.accepted_tokens for result in results)} of them accepted",
+            f"{tokens} tokens in {sum(result.counters.rounds for result in results)} rounds; "
+            f"{sum(drafted.values())} drafted, {sum(result.counters.accepted_tokens for result in results)} of them accepted",
             f"{sum(result.honest_draws for result in results)} draws repeated from their reported laws; "
             f"{replayed} rounds replayed, {undecided} more too near to a limit to be judged",
             f"tests of core plans and rules at {main_level:.1e}, others at {other_level:.1e}; "
