@@ -184,7 +184,8 @@ def judge(results: Sequence[PlanResult], seconds: float, share: int | None = Non
         findings=tuple(findings),
         notes=(
             f"{tokens} tokens in {sum(result.counters.rounds for result in results)} rounds; "
-            f"{sum(drafted.values())} drafted, {sum(result.counters.accepted_tokens for result in results)} of them accepted",
+            f"{sum(drafted.values())} drafted, "
+            f"{sum(result.counters.accepted_tokens for result in results)} of them accepted",
             f"{sum(result.honest_draws for result in results)} draws repeated from their reported laws; "
             f"{replayed} rounds replayed, {undecided} more too near to a limit to be judged",
             f"tests of core plans and rules at {main_level:.1e}, others at {other_level:.1e}; "
