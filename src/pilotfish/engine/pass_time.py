@@ -6,14 +6,17 @@ round is worth only what it takes as a whole. Knows no executor.
 
 from collections.abc import Mapping, Sequence
 
-_OWN_RATE = 0.1
-_SHARED_RATE = 0.02
-"""A pass of some rows says a little about passes of other rows: the machine is busy, or the context has grown."""
+_SHARED_RATE = 0.1
+"""How much of a deviation is laid to the machine: it is busy, or the context has grown, and every pass takes longer."""
+_OWN_RATE = 0.03
+"""How much of it to passes of that many rows. Less, or passes would look cheap for having been run in a quiet moment."""
 _OUTLIER = 3.0
 
 
 class PassTime:
     """Seconds by number of rows, smoothed; between and beyond what was measured, straight lines.
+
+    More rows never take less time: whoever runs passes of a few rows only learns by them that one row is no dearer.
 
     Args:
         measured: seconds of a pass by rows; at least one entry.
@@ -23,6 +26,7 @@ class PassTime:
         assert measured, "a calibration has at least one entry"
         self._rows = sorted(measured)
         self._seconds = [measured[rows] for rows in self._rows]
+        self._pace = 1.0
         self._table: list[float] = [0.0]
 
     def __call__(self, rows: int) -> float:
@@ -32,16 +36,21 @@ class PassTime:
     def table(self, rows: int) -> Sequence[float]:
         """Expected seconds by number of rows, from 1 to `rows` at least; good until the next observation."""
         while len(self._table) <= rows:
-            self._table.append(self._interpolated(len(self._table)))
+            self._table.append(max(self._table[-1], self._pace * self._interpolated(len(self._table))))
         return self._table
 
     def observe(self, rows: int, seconds: float) -> None:
         """A pass of `rows` rows took `seconds`. What is far off is taken for a disturbance and counts for less."""
         expected = self(rows)
-        drift = max(min(seconds, _OUTLIER * expected), expected / _OUTLIER) - expected
-        shared = _SHARED_RATE * drift
-        self._table = [max(known + shared, 1e-9) for known in self._table]
-        self._table[rows] += (_OWN_RATE - _SHARED_RATE) * drift
+        deviation = max(min(seconds / expected, _OUTLIER), 1 / _OUTLIER) - 1.0
+        pace = 1.0 + _SHARED_RATE * deviation
+        own = expected * pace * (1.0 + _OWN_RATE * deviation)
+        self._pace *= pace
+        self._table = [
+            min(known * pace, own) if place <= rows else max(known * pace, own)
+            for place, known in enumerate(self._table)
+        ]
+        self._table[rows] = own
 
     def _interpolated(self, rows: int) -> float:
         places = self._rows
