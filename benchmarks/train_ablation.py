@@ -83,6 +83,7 @@ GROUPS: dict[str, dict[str, Arm]] = {
         "two layers, from layer 1 and the last": Arm(two_layers()),
         "the same, normed output fed back": Arm(two_layers(norm_output=True)),
         "the same, normed residual": Arm(two_layers(norm_before_residual=True)),
+        "the same, the target's LM head": Arm(two_layers(share_lm_head=True)),
         "the same, one unrolled step": Arm(two_layers(), {"depths": 1}),
     },
     "kinds": {

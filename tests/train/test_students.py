@@ -102,11 +102,16 @@ def test_unrolled_head_computes_what_drafting_from_scratch_does(world, pack, sha
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [{}, {"start_layers": (2,), "norm_output": True, "fc_norm": False}])
+@pytest.mark.parametrize(
+    "shape", [{}, {"start_layers": (2,), "norm_output": True, "fc_norm": False}, {"share_lm_head": True}]
+)
 def test_head_loads_from_either_layout_with_the_trainers_logits(world, pack, tmp_path, layout, shape):
     student = head(world.files, IDS, layout=layout, **shape).eval()
     student.save(tmp_path / "head", torch.float32, None)
     loaded = load_eagle_head(tmp_path / "head", world.files.config, world.files.weights)
+    stored = "lm_head.weight" in load_file(tmp_path / "head" / "model.safetensors")
+    assert stored == ("head.lm_head.weight" in student.trained())
+    assert stored != shape.get("share_lm_head", False)
     assert loaded.target_ids.tolist() == IDS.ids.tolist()
     assert loaded.config.boundaries_of(LAYERS) == student.boundaries
     other = head(world.files, IDS, layout=layout, **shape).eval()
@@ -172,7 +177,7 @@ def test_head_of_two_layers_drafts_what_computing_from_scratch_does(world, tmp_p
     for stop in (9, len(tokens)):  # in two parts, so that rows are read into a cache that holds some
         rows = slice(0 if stop == 9 else 8, stop - 1)
         states = {boundary: each[rows] for boundary, each in hidden.items()}
-        drafter.observe(Observation(0, tokens[:stop], (), states))
+        drafter.observe(Observation(0, tokens[:stop], states))
         draft = propose(drafter, tokens[:stop], 4, Sampler(SamplingParams(temperature=0, seed=0), VOCAB))
         following = list(tokens[1:stop])
         features = loaded.fuse(torch.cat([hidden[boundary][: stop - 1] for boundary in boundaries], dim=-1))

@@ -46,6 +46,12 @@ def head(
     norm_before_residual: Annotated[
         bool, typer.Option("--norm-before-residual/--no-norm-before-residual", help="The residual is normed too.")
     ] = False,
+    share_lm_head: Annotated[
+        bool,
+        typer.Option(
+            "--share-lm-head/--own-lm-head", help="The LM head stays the target's: smaller files, for this engine only."
+        ),
+    ] = False,
     layout: Annotated[str, typer.Option("--layout", help="Of the files: speculators or sglang.")] = "speculators",
 ) -> None:
     """Train an EAGLE-3 head: a small decoder on the target's own hidden states. For `method: eagle`."""
@@ -59,6 +65,7 @@ def head(
         fc_norm=fc_norm,
         norm_output=norm_output,
         norm_before_residual=norm_before_residual,
+        share_lm_head=share_lm_head,
         layout=layout,  # type: ignore[arg-type]
     )
     _train(session, train_options, lambda files, ids: HeadStudent(files.config, files.weights, ids.ids, shape))

@@ -36,6 +36,8 @@ class EagleConfig:
         norm_before_fc: one RMSNorm over the concatenated states before they are fused.
         fc_norm: one RMSNorm for each of the states (EAGLE-3.1).
         norm_output: what is fed back is the normed output instead of the output (EAGLE-3.1).
+        shares_lm_head: the LM head is the target's, by rows of the draft vocabulary, and not stored again (ours; other
+            engines do not know it).
     """
 
     layer: DecoderConfig
@@ -46,6 +48,7 @@ class EagleConfig:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    shares_lm_head: bool = False
 
     @property
     def states(self) -> int:

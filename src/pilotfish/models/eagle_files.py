@@ -25,7 +25,7 @@ from pilotfish.models.eagle import EagleConfig, EagleHead
 from pilotfish.models.families import decoder_config
 from pilotfish.models.huggingface import read_json, weight_files
 from pilotfish.models.keys import ConfigKeys
-from pilotfish.models.layout import IGNORED_SUFFIXES
+from pilotfish.models.layout import IGNORED_SUFFIXES, head_rows
 from pilotfish.models.safetensors_file import DTYPES, INTEGER_DTYPES, SafetensorsFile
 from pilotfish.models.weights import Weights
 
@@ -34,7 +34,9 @@ SGLANG_LAYER, LAYER = "midlayer.", "layers.0."
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 DRAFT_TO_TARGET, TARGET_TO_DRAFT = "d2t", "t2d"
 """The vocabulary map as files store it: offsets (target id - draft id), and a mask over the target's ids."""
-EMBEDDING = "embed_tokens.weight"
+EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
+SHARES_LM_HEAD = "lm_head_from_target"
+"""Our own key: the LM head is left out of the file."""
 
 
 def load_eagle_head(name: str | Path, target: DecoderConfig, target_weights: Weights) -> EagleHead:
@@ -60,6 +62,8 @@ def load_eagle_head(name: str | Path, target: DecoderConfig, target_weights: Wei
     own_embedding = EMBEDDING in tensors.places
     if not own_embedding:
         shapes.pop(EMBEDDING)
+    if config.shares_lm_head:
+        shapes.pop(LM_HEAD)
     tensors.check(shapes, {DRAFT_TO_TARGET: (config.draft_vocab_size,), TARGET_TO_DRAFT: (target.vocab_size,)})
     for key in shapes:
         value = tensors.read(key)
@@ -68,6 +72,8 @@ def load_eagle_head(name: str | Path, target: DecoderConfig, target_weights: Wei
         _set(head, EMBEDDING, target_weights.read("model.embed_tokens.weight"))
     head.embed_tokens.weight.requires_grad_(False)
     head.target_ids = tensors.target_ids(config.draft_vocab_size, config.layer.vocab_size)
+    if config.shares_lm_head:
+        _set(head, LM_HEAD, head_rows(target, target_weights, head.target_ids))
     return head
 
 
@@ -118,6 +124,7 @@ def eagle_config(values: Mapping[str, Any]) -> EagleConfig:
         norm_before_fc=keys.flag("norm_before_fc", False),
         fc_norm=keys.flag("fc_norm", False),
         norm_output=keys.flag("norm_output", False),
+        shares_lm_head=keys.flag(SHARES_LM_HEAD, False),
     )
 
 

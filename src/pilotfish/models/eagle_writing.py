@@ -18,8 +18,10 @@ from pilotfish.models.eagle_files import (
     EMBEDDING,
     LAYER,
     LAYER_IDS,
+    LM_HEAD,
     SGLANG_ARCHITECTURE,
     SGLANG_LAYER,
+    SHARES_LM_HEAD,
     TARGET_TO_DRAFT,
     eagle_config,
 )
@@ -33,7 +35,7 @@ SPECULATORS_ARCHITECTURE = "Eagle3Speculator"
 _LAYER_CONFIG, _ARCHITECTURES = "transformer_layer_config", "architectures"
 _OWN_KEYS = (
     *("draft_vocab_size", "target_hidden_size", "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"),
-    *("speculators_version", "speculators_config", "embed_requires_grad"),
+    *("speculators_version", "speculators_config", "embed_requires_grad", SHARES_LM_HEAD),
 )
 """What describes the head rather than its layer, under the same name in both layouts."""
 
@@ -63,7 +65,10 @@ def save_eagle_head(
         OSError: it cannot be written.
     """
     values = _values(head.config, target, target_architecture, draft_len, rope_source)
-    tensors = {name: parameter.detach().to(dtype) for name, parameter in head.named_parameters() if name != EMBEDDING}
+    left_out = {EMBEDDING, LM_HEAD} if head.config.shares_lm_head else {EMBEDDING}
+    tensors = {
+        name: parameter.detach().to(dtype) for name, parameter in head.named_parameters() if name not in left_out
+    }
     ids = head.target_ids.detach().cpu()
     vocab = head.config.layer.vocab_size
     tensors[DRAFT_TO_TARGET] = ids - torch.arange(len(ids))
@@ -136,6 +141,8 @@ def _values(
     }
     if config.boundaries is not None:
         values[LAYER_IDS] = list(config.boundaries)
+    if config.shares_lm_head:
+        values[SHARES_LM_HEAD] = True
     return values
 
 

@@ -20,6 +20,7 @@ from pilotfish.models.decoder import RMSNorm
 from pilotfish.models.eagle_files import DRAFT_TO_TARGET, TARGET_TO_DRAFT, HeadTensors
 from pilotfish.models.huggingface import read_json
 from pilotfish.models.keys import ConfigKeys
+from pilotfish.models.layout import head_rows
 from pilotfish.models.weights import Weights
 from pilotfish.models.writing import write_model
 
@@ -66,14 +67,6 @@ class ExitAdapter(nn.Module):
     def forward(self, hidden: Float[Tensor, "row hidden"]) -> Float[Tensor, "row draft_vocab"]:
         corrected = hidden + self.up(F.silu(self.down(self.input_norm(hidden))))
         return cast(Tensor, self.lm_head(self.norm(corrected)))
-
-
-def head_rows(
-    target: DecoderConfig, weights: Weights, ids: Int[Tensor, " draft_vocab"]
-) -> Float[Tensor, "draft_vocab hidden"]:
-    """Rows of the target's LM head, in float32."""
-    name = "model.embed_tokens.weight" if target.tie_word_embeddings else "lm_head.weight"
-    return weights.read(name)[ids].to(torch.float32)
 
 
 def save_exit_adapter(adapter: ExitAdapter, path: Path, target: DecoderConfig, dtype: torch.dtype) -> None:

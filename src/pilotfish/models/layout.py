@@ -7,8 +7,13 @@ against it before any weight is read. Knows no file format.
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
 from pilotfish.errors import CorruptModelError, UnsupportedModelError
 from pilotfish.models.config import DecoderConfig
+from pilotfish.models.weights import Weights
 
 IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)
 """Buffers that old checkpoints saved and that follow from the configuration."""
@@ -70,3 +75,11 @@ def require_tensors(path: Path, config: DecoderConfig, present: Mapping[str, tup
             raise UnsupportedModelError(
                 f"{path}: tensor {name!r} is not part of a {config.family} decoder as we know it; use another model"
             )
+
+
+def head_rows(
+    target: DecoderConfig, weights: Weights, ids: Int[Tensor, " draft_vocab"]
+) -> Float[Tensor, "draft_vocab hidden"]:
+    """Rows of the target's LM head, in float32."""
+    name = "model.embed_tokens.weight" if target.tie_word_embeddings else "lm_head.weight"
+    return weights.read(name)[ids].to(torch.float32)

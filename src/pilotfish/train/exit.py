@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from pilotfish.errors import InvalidInputError
 from pilotfish.models.config import DecoderConfig
-from pilotfish.models.exit_adapter import ExitAdapter, ExitConfig, head_rows, save_exit_adapter
+from pilotfish.models.exit_adapter import ExitAdapter, ExitConfig, save_exit_adapter
+from pilotfish.models.layout import head_rows
 from pilotfish.models.weights import Weights
 from pilotfish.train.packs import Pack
 from pilotfish.train.student import Depth, Student

@@ -18,7 +18,7 @@ from pilotfish.models.config import DecoderConfig, LayerConfig
 from pilotfish.models.config_values import can_be_written
 from pilotfish.models.eagle import EagleConfig, EagleHead
 from pilotfish.models.eagle_writing import Layout, save_eagle_head
-from pilotfish.models.exit_adapter import head_rows
+from pilotfish.models.layout import head_rows
 from pilotfish.models.weights import Weights
 from pilotfish.train.packs import Pack
 from pilotfish.train.student import Depth, Student, require_layers
@@ -34,6 +34,8 @@ class HeadOptions:
         start_layers: the target's layers whose weights its own start from, one for each; empty starts at random.
         boundaries: of the target, fused low to high; by default the published ones.
         fc_norm, norm_output, norm_before_residual: see `EagleConfig`.
+        share_lm_head: the LM head stays the target's and is left out of the files: less to learn and to store, but only
+            this engine reads such a head.
         layout: of the files.
     """
 
@@ -43,6 +45,7 @@ class HeadOptions:
     fc_norm: bool = True
     norm_output: bool = False
     norm_before_residual: bool = False
+    share_lm_head: bool = False
     layout: Layout = "speculators"
 
     def __post_init__(self) -> None:
@@ -118,6 +121,7 @@ class HeadStudent(Student):
             "fc_norm": self._options.fc_norm,
             "norm_output": self._options.norm_output,
             "norm_before_residual": self._options.norm_before_residual,
+            "share_lm_head": self._options.share_lm_head,
             "layout": self._options.layout,
             "draft_vocab_size": len(self.target_ids),
         }
@@ -156,6 +160,7 @@ def _head_config(target: DecoderConfig, draft_vocab: int, options: HeadOptions) 
         norm_before_residual=options.norm_before_residual,
         fc_norm=options.fc_norm,
         norm_output=options.norm_output,
+        shares_lm_head=options.share_lm_head,
     )
 
 
@@ -165,6 +170,7 @@ def _start(head: EagleHead, target: DecoderConfig, weights: Weights, start_layer
     head.embed_tokens.weight.copy_(weights.read("model.embed_tokens.weight").float())
     head.embed_tokens.weight.requires_grad_(False)
     head.lm_head.weight.copy_(head_rows(target, weights, head.target_ids))
+    head.lm_head.weight.requires_grad_(not head.config.shares_lm_head)
     head.norm.weight.copy_(weights.read("model.norm.weight").float() + target.norm_offset)
     for module in head.layers.modules():
         if isinstance(module, nn.Linear):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from pilotfish.models.config import DecoderConfig
 from pilotfish.models.decoder import RMSNorm
-from pilotfish.models.exit_adapter import head_rows
+from pilotfish.models.layout import head_rows
 from pilotfish.models.weights import Weights
 
 CHUNK = 256
