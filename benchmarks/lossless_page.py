@@ -34,9 +34,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("controls", type=Path)
+    parser.add_argument("--command", required=True, help="that made the run, with whatever is to be said about it")
     arguments = parser.parse_args()
     page = PAGE.read_text(encoding="utf-8")
-    page = between(page, "run", f"```\n{arguments.run.read_text(encoding='utf-8').strip()}\n```\n")
+    printed = arguments.run.read_text(encoding="utf-8").strip()
+    page = between(page, "run", f"One run, `{arguments.command}`:\n\n```\n{printed}\n```\n")
     page = between(page, "controls", controls_table(json.loads(arguments.controls.read_text(encoding="utf-8"))))
     PAGE.write_text(page, encoding="utf-8")
 

@@ -97,7 +97,7 @@ def run_identity(subject: Subject, size: str, seed: int, model: ModelUnderTest |
             )
         )
     else:
-        notes.append("no real model was tested, only tables")
+        notes.append("no real model was tested, only toy ones")
     if not count.drafted > count.accepted > 0:
         count.findings.append("drafts were not both accepted and rejected, so nothing was tested")
     return Level(
