@@ -1,6 +1,7 @@
 """What the server refuses, with which status, before anything reaches the engine."""
 
 import asyncio
+import gzip
 import json
 import threading
 
@@ -39,6 +40,23 @@ def test_key_is_asked_for_everywhere_but_where_it_protects_nothing(server):
     error(server.get("/v1/models", headers=raw, key=None), 401, "invalid_api_key")
 
 
+def test_compressed_bodies_are_refused(server):
+    body = gzip.compress(json.dumps(BODY).encode())
+    response = server.post("/v1/completions", body, headers={"content-encoding": "gzip"})
+    assert "gzip" in error(response, 415, "unsupported_media_type")
+
+
+def test_forms_are_refused_by_the_name_they_came_under(server):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "fish"}}}
+    for given, param in (
+        ({"response_format": form}, "response_format"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+    ):
+        response = server.post("/v1/completions", {**BODY, **given})
+        error(response, 400, "invalid_value")
+        assert response.json()["error"]["param"] == param
+
+
 def test_request_id_is_echoed_or_made(server):
     assert server.get("/health", headers={"x-request-id": "abc-1.2:3"}).headers["x-request-id"] == "abc-1.2:3"
     made = {
@@ -73,6 +91,10 @@ def test_request_id_is_echoed_or_made(server):
         (json.dumps({"prompt": [1, "x"]}).encode(), 400, "invalid_type"),
         (json.dumps({"prompt": []}).encode(), 400, "invalid_value"),
         (json.dumps({"prompt": [[]]}).encode(), 400, "invalid_value"),
+        (b" " * 100_000 + b"{", 400, "invalid_json"),
+        (b'{"prompt": "x", "temperature": 1e999}', 400, "invalid_value"),
+        (json.dumps({"prompt": "x", "logit_bias": {"9" * 5000: 1}}).encode(), 400, "invalid_value"),
+        (json.dumps({"prompt": "x", "bad_words": ["x"] * 100_000}).encode(), 400, "invalid_value"),
         (json.dumps({"prompt": "x", "n": 9, "seed": 1}).encode(), 400, "invalid_value"),
     ],
 )

@@ -155,13 +155,13 @@ class Engine:
             return []
         if self._encode is None:
             raise SamplingParamsError("bad_words are texts, and this engine has no tokenizer to encode them with")
-        sequences: list[list[int]] = []
+        sequences: dict[tuple[int, ...], None] = {}  # in order, each once
         for word in params.bad_words:
             written = [self._encode(start + word.lstrip()) for start in ("", " ")]
             if not all(written):
                 raise SamplingParamsError(f"bad_words has {word!r}: expected text that has tokens")
-            sequences.extend(tokens for tokens in written if tokens not in sequences)
-        return sequences
+            sequences.update((tuple(tokens), None) for tokens in written)
+        return list(map(list, sequences))
 
     def _grammar(self, params: SamplingParams) -> Grammar | None:
         form = params.structured_outputs

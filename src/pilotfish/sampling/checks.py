@@ -3,7 +3,7 @@
 Knows no option by name; `params.py` says what belongs where.
 """
 
-import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from pilotfish.errors import SamplingParamsError
 
 _IDS = "a list of token ids, integers >= 0"
+_LARGEST = float.fromhex("0x1.fffffep+127")  # in single precision
+_ID = re.compile("[0-9]{1,18}")  # more digits than any id has
 
 
 def refusal(option: str, value: object, expected: str) -> SamplingParamsError:
@@ -24,14 +26,14 @@ def shortened(text: str) -> str:
 
 
 def number(option: str, value: Any, expected: str, in_range: Callable[[float], bool]) -> float:
-    """A finite number in range."""
+    """A finite number in range; finite as single precision too, in which logits are changed."""
     # A bool is a number to Python; to a caller who wrote `temperature=True` it is a mistake.
     if isinstance(value, bool) or not isinstance(value, Real):
         raise refusal(option, value, expected)
-    found = float(value)
-    if not math.isfinite(found) or not in_range(found):
+    size: Any = abs(value)  # of an integer too large for a float as well
+    if not size <= _LARGEST or not in_range(float(value)):
         raise refusal(option, value, expected)
-    return found
+    return float(value)
 
 
 def integer(option: str, value: Any, expected: str, in_range: Callable[[int], bool]) -> int:
@@ -81,8 +83,10 @@ def biases(option: str, value: Any) -> dict[int, float]:
         raise refusal(option, value, expected)
     found: dict[int, float] = {}
     for key, bias in value.items():
-        token = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+        token = int(key) if isinstance(key, str) and _ID.fullmatch(key) else key
         found[integer(option, token, expected, lambda x: x >= 0)] = number(option, bias, expected, lambda x: True)
+    if len(found) < len(value):  # such as "5" and "05", or 5 and "5"
+        raise refusal(option, value, f"{expected}, each id once")
     return found
 
 

@@ -14,6 +14,9 @@ from pilotfish.server.errors import ApiError
 from pilotfish.server.settings import ServerSettings
 
 MAX_DEPTH = 64
+_AT_ONCE = 64 * 1024
+"""Bytes that are parsed in no time; for more the event loop does not wait."""
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -60,7 +63,10 @@ class JsonRequest(Request):
         Raises:
             ApiError: 400; it is no UTF-8, no JSON, nested too deeply, or holds half of a character.
         """
-        return parse(await self.body())
+        body = await self.body()
+        if len(body) <= _AT_ONCE:
+            return parse(body)
+        return await self.app.state.serving.reading.run(lambda: parse(body))
 
 
 def parse(body: bytes) -> Any:
@@ -142,6 +148,13 @@ class JsonRoute(APIRoute):
                     raise ApiError(
                         415,
                         f"content type {kind or 'none'!r}: expected 'Content-Type: application/json'",
+                        code="unsupported_media_type",
+                    )
+                coding = request.headers.get("content-encoding", "identity").strip().lower()
+                if coding != "identity":
+                    raise ApiError(
+                        415,
+                        f"content encoding {coding!r}: expected the body as it is, without 'Content-Encoding'",
                         code="unsupported_media_type",
                     )
                 request.scope["known_fields"] = known

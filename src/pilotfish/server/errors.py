@@ -112,13 +112,13 @@ def invalid_body(problems: Sequence[Any], known: Sequence[str]) -> ApiError:
         problems: pydantic's list.
         known: fields of the body.
     """
-    # An unknown field explains others: of a union, each member complains.
-    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
-    place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
+    problem, message = _explanation(problems)
+    place = _place(problem)
     param = ".".join(place) or None
     kind = problem["type"]
     if kind == "unsupported_field":
-        return ApiError(400, problem["msg"], param=problem["ctx"]["field"], code="unsupported_parameter")
+        field = ".".join((*place, problem["ctx"]["field"]))
+        return ApiError(400, message, param=field, code="unsupported_parameter")
     if kind == "extra_forbidden":
         near = get_close_matches(place[-1], known, n=1) if len(place) == 1 else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -130,7 +130,30 @@ def invalid_body(problems: Sequence[Any], known: Sequence[str]) -> ApiError:
         return ApiError(400, str(problem["ctx"]["error"]), param=param, code="invalid_value")
     got = repr(problem.get("input"))
     got = got if len(got) <= _SHOWN else got[:_SHOWN] + "..."
-    return ApiError(400, f"{param or 'the body'}: {problem['msg']}; got {got}", param=param, code="invalid_type")
+    return ApiError(400, f"{param or 'the body'}: {message}; got {got}", param=param, code="invalid_type")
+
+
+def _explanation(problems: Sequence[Any]) -> tuple[Any, str]:
+    """The problem to tell of, and in which words: of a union, each member complains."""
+    for problem in problems:
+        if problem["type"] == "extra_forbidden":  # explains others
+            return problem, problem["msg"]
+    first = _place(problems[0])[:1]
+    own = [problem for problem in problems if _place(problem)[:1] == first]
+    told = max(own, key=lambda problem: len(_place(problem)))  # who got furthest was meant
+    words = [problem["msg"] for problem in own if _place(problem) == _place(told)]
+    shared = "Input should be "
+    if all(one.startswith(shared) for one in words):
+        return told, shared + " or ".join(dict.fromkeys(one.removeprefix(shared) for one in words))
+    return told, told["msg"]
+
+
+def _place(problem: Any) -> tuple[str, ...]:
+    """Where a problem is, as the client wrote it: without the names that pydantic gives to a union's members."""
+    parts = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
+    if parts[:1] == ["response_format"]:
+        del parts[1:2]  # which of the formats it is
+    return tuple(part for part in parts if part != "str" and not part.startswith("list["))
 
 
 async def on_invalid_body(request: Request, error: Exception) -> JSONResponse:

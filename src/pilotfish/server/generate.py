@@ -10,6 +10,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from pilotfish.engine.outputs import StreamDelta
+from pilotfish.sampling.params import SamplingParams
 from pilotfish.server.answers import Answer
 from pilotfish.server.departure import EventStream, unless_gone
 from pilotfish.server.errors import ApiError, internal_error, translated
@@ -35,17 +36,16 @@ async def generate(request: Request, body: GenerationRequest, kind: type[Answer]
     if serving.draining:
         raise draining()
     serving.reader.require_model(body.model)
-    try:
-        params = sampling_params(body, settings)
-    except Exception as error:
-        raise translated(error) from error
     log = request.state.log
     if settings.log_prompts:
         log["prompt"] = _prompt_of(body)
 
     async def begin() -> tuple[Samples, Answer]:
+        def read() -> tuple[SamplingParams, list[list[int]]]:
+            return sampling_params(body, settings), serving.reader.read(body)
+
         try:
-            prompts = await serving.reading.run(lambda: serving.reader.read(body))
+            params, prompts = await serving.reading.run(read)
         except Exception as error:
             raise translated(error) from error
         samples = Samples(
@@ -61,8 +61,10 @@ async def generate(request: Request, body: GenerationRequest, kind: type[Answer]
         log["prompt_tokens"] = sum(len(ids) for ids in prompts)
         try:
             await samples.start(serving.submitting if params.structured_outputs is None else serving.compiling)
-        except BaseException:
+        except BaseException as error:
             samples.cancel()
+            if isinstance(error, ApiError) and error.param == "structured_outputs" and not body.structured_outputs:
+                error.param = "response_format"  # by which name the client gave it
             raise
         serving.metrics.prompt_tokens.inc(log["prompt_tokens"])
         return samples, answer

@@ -25,6 +25,20 @@ DEFAULT_COMPLETION_TOKENS = 16
 MOST_FORM_CHARACTERS = 64 * 1024
 """Longest schema, expression or grammar: what takes a second to compile."""
 
+MOST_LOGPROBS = 20
+"""Most probable tokens that are told beside each token: OpenAI's limit for chats. A context's worth of them has to fit
+into memory, and to be written while others wait."""
+
+MOST_STOPS, LONGEST_STOP = 32, 512
+"""Stop strings and their characters: after every token the text is held against each of them, by the one thread that
+runs everybody's rounds."""
+
+MOST_BAD_WORDS, MOST_BAD_CHARACTERS = 1024, 64 * 1024
+"""Words and all their characters: what is tokenized in a moment, and looked up for every row of a pass."""
+
+MOST_IDS = 2**18
+"""Ids in a list of them: more than any vocabulary has."""
+
 _PLAIN = tuple(field.name for field in fields(SamplingParams) if field.name not in ("structured_outputs", "logprobs"))
 
 
@@ -41,6 +55,7 @@ def sampling_params(request: GenerationRequest, settings: ServerSettings) -> Sam
     if form is not None and len(form.text) > MOST_FORM_CHARACTERS:
         param = "response_format" if request.structured_outputs is None else "structured_outputs"
         raise _invalid(param, f"{param} has {len(form.text)} characters: expected at most {MOST_FORM_CHARACTERS}")
+    _check_sizes(request)
     if isinstance(request, ChatRequest):
         options.update(_chat_budget(request))
     elif request.max_tokens is None:
@@ -52,6 +67,11 @@ def sampling_params(request: GenerationRequest, settings: ServerSettings) -> Sam
         count = getattr(params, name)
         if count is not None and count > settings.max_n:
             raise _invalid(name, f"{name} is {count}; expected at most {settings.max_n}, the server's --max-n")
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        if count is not None and count > MOST_LOGPROBS:
+            field = "top_logprobs" if name == "logprobs" and isinstance(request, ChatRequest) else name
+            raise _invalid(field, f"{field} is {count}; expected at most {MOST_LOGPROBS}")
     if request.streams:
         _check_stream(request, params)
     return params
@@ -60,6 +80,26 @@ def sampling_params(request: GenerationRequest, settings: ServerSettings) -> Sam
 def seeded(params: SamplingParams) -> SamplingParams:
     """The same options with a seed: what several samples derive theirs from."""
     return params if params.seed is not None else params.with_seed(fresh_seed())
+
+
+def _check_sizes(request: GenerationRequest) -> None:
+    """Refuses more texts and ids to look for than the others could wait for."""
+    for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids", "logit_bias"):
+        count = len(getattr(request, name) or ())
+        if count > MOST_IDS:
+            raise _invalid(name, f"{name} has {count} ids: expected at most {MOST_IDS}")
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    if len(stops) > MOST_STOPS:
+        raise _invalid("stop", f"stop has {len(stops)} strings: expected at most {MOST_STOPS}")
+    longest = max(map(len, stops), default=0)
+    if longest > LONGEST_STOP:
+        raise _invalid("stop", f"stop has a string of {longest} characters: expected at most {LONGEST_STOP}")
+    words = [request.bad_words] if isinstance(request.bad_words, str) else request.bad_words or []
+    if len(words) > MOST_BAD_WORDS:
+        raise _invalid("bad_words", f"bad_words has {len(words)} words: expected at most {MOST_BAD_WORDS}")
+    characters = sum(map(len, words))
+    if characters > MOST_BAD_CHARACTERS:
+        raise _invalid("bad_words", f"bad_words has {characters} characters: expected at most {MOST_BAD_CHARACTERS}")
 
 
 def _check_stream(request: GenerationRequest, params: SamplingParams) -> None:
@@ -76,10 +116,13 @@ def _logprobs(request: GenerationRequest) -> int | None:
     if isinstance(request, CompletionRequest):
         return request.logprobs
     assert isinstance(request, ChatRequest), "one of the two"
+    count = request.top_logprobs or 0
+    if count < 0:
+        raise _invalid("top_logprobs", f"top_logprobs is {count}; expected an integer >= 0")
     if request.logprobs:
-        return request.top_logprobs or 0
-    if request.top_logprobs:
-        raise _invalid("top_logprobs", f"top_logprobs is {request.top_logprobs}; expected logprobs true with it")
+        return count
+    if count:
+        raise _invalid("top_logprobs", f"top_logprobs is {count}; expected logprobs true with it")
     return None
 
 

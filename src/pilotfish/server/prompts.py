@@ -106,7 +106,14 @@ class PromptReader:
                 )
 
     def chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
-        """Token ids of a conversation."""
+        """Token ids of a conversation.
+
+        Raises:
+            ApiError: 400; there is no message, or more text than the context holds.
+            PromptError: the chat template refuses the messages.
+        """
+        if not messages:
+            raise ApiError(400, "messages is empty: expected at least one", param="messages", code="invalid_value")
         plain = [message.as_message() for message in messages]
         self.require_length([message["content"] for message in plain], "messages")
         return self.tokenizer.chat(plain, add_generation_prompt=add_generation_prompt)
