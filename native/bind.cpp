@@ -245,7 +245,7 @@ using PenaltyTuple = std::tuple<bool, float, float, Array<const int64_t, 1>, Arr
                                 Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const float, 1>>;
 
 // Of each row of logits the places of the highest after the penalties, the logits there, and whether all are regular.
-nb::tuple penalised_rows(Array<float, 2> logits, int64_t vocabulary, const std::vector<PenaltyTuple>& given,
+nb::tuple penalised_rows(Array<const float, 2> logits, int64_t vocabulary, const std::vector<PenaltyTuple>& given,
                          int64_t count) {
   const int64_t rows = static_cast<int64_t>(logits.shape(0)), width = static_cast<int64_t>(logits.shape(1));
   if (vocabulary < 1 || vocabulary > width || count < 1 || count > vocabulary)

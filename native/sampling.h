@@ -26,9 +26,8 @@ struct CountPenalty {
 };
 
 // The `count` best places of a row of logits after these penalties, ascending, as `fill_highest`, and the logits there.
-// The row is changed while this runs and is as it was when it returns. Returns whether every changed logit is regular
-// (below +inf, not NaN); ids are below `size`, `count` is at most `size`.
-bool penalised_highest(float* logits, int64_t size, int64_t row, const std::vector<CountPenalty>& penalties,
+// Returns whether every changed logit is regular (below +inf, not NaN); ids are below `size`, `count` is at most `size`.
+bool penalised_highest(const float* logits, int64_t size, int64_t row, const std::vector<CountPenalty>& penalties,
                        int64_t count, int64_t* places, float* scores);
 
 // kept[i] = whether place i is among the first places, by `order` from the highest down (ties: the lowest place first),

@@ -304,7 +304,7 @@ void check_sampling() {
         softmax_at(logits.data(), top.data(), count, shares.data());
         std::vector<float> scores(top.size());
         penalised_highest(logits.data(), size, 1, penalties, count, places.data(), scores.data());
-        check(std::memcmp(logits.data(), before.data(), sizeof(float) * before.size()) == 0, name + ": row restored");
+        check(std::memcmp(logits.data(), before.data(), sizeof(float) * before.size()) == 0, name + ": row as it was");
         check(std::is_sorted(places.begin(), places.end()) && places.back() < size, name + ": places");
         fill_highest(logits.data(), size, count, places.data());
         std::sort(top.begin(), top.end());

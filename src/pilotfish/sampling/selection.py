@@ -1,8 +1,8 @@
 """The first steps of a pipeline in one native look at the logits: penalties, then the most probable tokens.
 
 Owns the choice between that and the steps one by one, which stay the reference: both give the same bits. What makes it
-fast is that no row is copied. The native code changes the few logits that penalties touch, looks for the best, and
-puts the old ones back.
+fast is that the native code takes one row after another into a place that stays in its core's cache, changes the logits
+that penalties touch there, and looks for the best at once.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def selected(
     greedy = type(truncation) is Greedy
     count = 1 if greedy else truncation.k if type(truncation) is TopK else vocab_size
     native = extension()
-    possible = logits.flags.c_contiguous and logits.flags.writeable and 0 < count < vocab_size and len(prefixes) > 0
+    possible = logits.flags.c_contiguous and 0 < count < vocab_size and len(prefixes) > 0
     if native is None or not possible or len(penalties) < len(on_rows):
         return None
     forms = [(*step.native_form, *step.counts(prefixes)) for step in penalties]
