@@ -88,7 +88,7 @@ class ExecutorUnavailableError(PilotfishError):
 
 
 class DataSetError(PilotfishError):
-    """A training data set is missing or damaged, belongs to another model or other settings, or does not fit the disk."""
+    """A training data set is missing, damaged, of another model or other settings, or does not fit the disk."""
 
 
 class RemoteServerError(PilotfishError):

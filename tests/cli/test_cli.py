@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -123,9 +124,10 @@ def test_models_list_shows_the_catalogue(tmp_path):
     assert "smollm2-135m-instruct" in result.stdout
 
 
-def test_demo_exits_1_when_nothing_was_drafted_and_0_when_ids_agree(directory):
+def test_demo_exits_1_when_nothing_was_drafted_and_0_when_ids_agree(directory, tmp_path):
+    draft = shutil.copytree(directory, tmp_path / "draft")
     # A fixed length: as costly as its target, this drafter would be left out by one that adapts.
-    drafter = ("--method", "draft_model", "--draft-model", directory, "-k", "2")
+    drafter = ("--method", "draft_model", "--draft-model", str(draft), "-k", "2")
     result = pilotfish("demo", "--model", directory, "--max-tokens", "16", *drafter)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "All token ids are identical" in result.stdout

@@ -43,7 +43,7 @@ def test_cache_holds_committed_tokens_whatever_was_accepted(model, accepted):
     draft = propose(drafter, tokens, 4)
     assert list(draft.tokens) == greedy_continuation(model, tokens, 4)
     committed = [*tokens, *draft.tokens[:accepted], 60]  # 60: the target's own token
-    drafter.observe(Observation(0, committed, tuple(range(accepted)), {}))
+    drafter.observe(Observation(0, committed, {}))
     assert model.length(0) == len(tokens) + min(accepted, 3), "the last drafted token is never read"
     assert list(propose(drafter, committed, 4).tokens) == greedy_continuation(model, committed, 4)
 
@@ -52,8 +52,8 @@ def test_drafter_that_was_not_asked_catches_up(model):
     drafter = DraftModelDrafter(model)
     drafter.begin(0, 64)
     propose(drafter, [3, 4], 2)
-    drafter.observe(Observation(0, [3, 4, 7], (), {}))
-    drafter.observe(Observation(0, [3, 4, 7, 8, 9], (), {}))
+    drafter.observe(Observation(0, [3, 4, 7], {}))
+    drafter.observe(Observation(0, [3, 4, 7, 8, 9], {}))
     assert list(propose(drafter, [3, 4, 7, 8, 9], 3).tokens) == greedy_continuation(model, [3, 4, 7, 8, 9], 3)
 
 
@@ -62,7 +62,7 @@ def test_tokens_of_another_drafter_are_kept_only_where_they_agree(model):
     drafter.begin(0, 64)
     draft = propose(drafter, [3, 4], 4)
     committed = [3, 4, draft.tokens[0], (draft.tokens[1] + 1) % VOCAB, 7]
-    drafter.observe(Observation(0, committed, (0, 1), {}))
+    drafter.observe(Observation(0, committed, {}))
     assert model.length(0) == 3
     assert list(propose(drafter, committed, 2).tokens) == greedy_continuation(model, committed, 2)
 
@@ -104,6 +104,6 @@ def test_draft_cut_shorter_than_it_was_drawn_leaves_the_pending_token_to_be_read
     draft = propose(drafter, [3, 4], 4)
     # Only the first token was verified, and the target's own choice was the second, which had been read ahead.
     committed = [3, 4, *draft.tokens[:2]]
-    drafter.observe(Observation(0, committed, (0,), {}))
+    drafter.observe(Observation(0, committed, {}))
     assert model.length(0) == 3
     assert list(propose(drafter, committed, 3).tokens) == greedy_continuation(model, committed, 3)

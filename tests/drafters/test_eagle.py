@@ -63,10 +63,10 @@ def states_of(target, tokens):
     return hidden
 
 
-def observe(drafter, target, tokens, seen=0, request=0, path=()):
+def observe(drafter, target, tokens, seen=0, request=0):
     """Tells the drafter of all tokens from position `seen` on."""
     hidden = {boundary: states[seen:] for boundary, states in states_of(target, tokens).items()}
-    drafter.observe(Observation(request, tokens, path, hidden))
+    drafter.observe(Observation(request, tokens, hidden))
 
 
 def fresh(head, target, tokens, nodes_per_depth=1):
@@ -127,7 +127,7 @@ def test_draft_after_any_history_is_that_of_a_fresh_drafter(head, target, nodes_
             others = [rng.randrange(VOCAB) for _ in range(rng.randrange(3))]
             seen = len(tokens) - 1
             tokens = [*tokens, *(draft.tokens[node] for node in path), *others, rng.randrange(VOCAB)]
-            observe(drafter, target, tokens, seen, path=tuple(path))
+            observe(drafter, target, tokens, seen)
         got = propose(drafter, tokens, 4, GREEDY)
         expected = propose(fresh(head, target, tokens, nodes_per_depth), tokens, 4, GREEDY)
         assert (got.tokens, got.parents) == (expected.tokens, expected.parents)
@@ -204,7 +204,7 @@ def test_nothing_is_drafted_before_the_target_showed_its_states(head, target):
     assert propose(drafter, [1, 2, 3], 2, GREEDY) == EMPTY_DRAFT
     tokens = [1, 2, 3, 4, 5]
     hidden = {boundary: states[:2] for boundary, states in states_of(target, tokens).items()}
-    drafter.observe(Observation(0, tokens, (), hidden, cached=2))  # a part of the prompt
+    drafter.observe(Observation(0, tokens, hidden, cached=2))  # a part of the prompt
     assert propose(drafter, tokens, 2, GREEDY) == EMPTY_DRAFT
     observe(drafter, target, tokens, 2)
     assert propose(drafter, tokens, 2, GREEDY).tokens == propose(fresh(head, target, tokens), tokens, 2, GREEDY).tokens

@@ -89,6 +89,12 @@ def test_draft_model_must_share_the_tokenizer(target, tmp_path):
         build(target, method="draft_model", model=str(other))
 
 
+def test_target_is_no_draft_model_of_its_own(target, directory):
+    config = SpeculativeConfig.from_mapping({"method": "draft_model", "model": str(directory)})
+    with pytest.raises(SpeculativeConfigError, match="is the target itself"):
+        build_drafter("draft_model", config, target, lambda name: target)
+
+
 def test_pool_is_kept_in_the_users_cache_by_model_and_name(target, tmp_path):
     first = build(target, method="suffix", suffix_pool="team")
     first.begin(0, 100)

@@ -23,7 +23,7 @@ def row(token, ids, shares=None, previous=None):
 def learnt(*rows, request=0, **options):
     drafter = RecycleDrafter(**options)
     drafter.begin(request, 100)
-    drafter.observe(Observation(request, [0, 1], (), {}, successors=rows))
+    drafter.observe(Observation(request, [0, 1], {}, successors=rows))
     return drafter
 
 

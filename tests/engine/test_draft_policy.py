@@ -71,7 +71,7 @@ class Machine:
             self.now += truth(1 + len(draft))
             accepted = next((i for i, token in enumerate(draft.tokens) if token != 0), len(draft))
             tokens = tokens + [0] * (accepted + 1)
-            drafter.observe(Observation(0, tokens, tuple(range(accepted)), {}))
+            drafter.observe(Observation(0, tokens, {}))
         drafter.end(0)
         return (len(tokens) - 1) / (self.now - started)
 
@@ -163,7 +163,7 @@ def test_sampled_draft_is_neither_cut_nor_dropped():
         (draft,) = chooser.propose([DraftJob(0, [0] * length, 1, 3, SAMPLER, False)])
         assert len(draft) == 3
         assert draft.probs is not None
-        chooser.observe(Observation(0, [0] * (length + 1), (), {}))
+        chooser.observe(Observation(0, [0] * (length + 1), {}))
 
 
 def test_tree_is_cut_to_its_best_nodes():
@@ -177,7 +177,7 @@ def test_tree_is_cut_to_its_best_nodes():
     chooser.begin(0, 500)
     for length in range(1, 300, 3):
         (draft,) = chooser.propose([DraftJob(0, [0] * length, 1, 4, SAMPLER, True)])
-        chooser.observe(Observation(0, [0] * (length + 3), (), {}))
+        chooser.observe(Observation(0, [0] * (length + 3), {}))
     assert draft == Draft((0, 0), (-1, 0))
 
 
@@ -196,7 +196,7 @@ def test_rows_of_a_large_batch_are_shared_out_by_worth():
         jobs = [DraftJob(request, [0] * length, 1, 4, SAMPLER, True) for request in (0, 1)]
         drafts = chooser.propose(jobs)
         for request in (0, 1):
-            chooser.observe(Observation(request, [0] * (length + 1), (), {}))
+            chooser.observe(Observation(request, [0] * (length + 1), {}))
     assert drafts == [EMPTY_DRAFT, EMPTY_DRAFT], "a row that costs a pass never pays"
     chooser._pass_time = PassTime({1: 1.0, 2: 1.01})
     drafts = chooser.propose([DraftJob(request, [0] * 60, 1, 4, SAMPLER, True) for request in (0, 1)])
@@ -250,7 +250,7 @@ def rounds(seconds, drafters, texts, *, coupled=True):
         chosen.append(draft)
         machine.now += truth(1 + len(draft))
         tokens = tokens + list(text)
-        chooser.observe(Observation(0, tokens, (), {}))
+        chooser.observe(Observation(0, tokens, {}))
     return chosen
 
 
@@ -316,12 +316,12 @@ def test_passes_with_prompt_rows_and_idle_times_teach_nothing():
     before = [machine.time(rows) for rows in (1, 2)]
     chooser.propose([DraftJob(0, [5, 6], 2, 4, SAMPLER, True)])
     machine.now += 5.0
-    chooser.observe(Observation(0, [5, 6, 7], (), {}))
+    chooser.observe(Observation(0, [5, 6, 7], {}))
     chooser.propose([DraftJob(0, [5, 6, 7], 2, 4, SAMPLER, True)])
     chooser.end(0)
     chooser.begin(1, 10)
     machine.now += 5.0
-    chooser.observe(Observation(1, [5, 6], (), {}))
+    chooser.observe(Observation(1, [5, 6], {}))
     assert [machine.time(rows) for rows in (1, 2)] == before
 
 
@@ -341,7 +341,7 @@ def drafted_per_request(size, accuracy=0.75, rounds=120):
         for job, draft in zip(jobs, drafts, strict=True):
             accepted = next((place for place, token in enumerate(draft.tokens) if token != 0), len(draft))
             texts[job.request] = [*job.tokens, *[0] * (accepted + 1)]
-            chooser.observe(Observation(job.request, texts[job.request], tuple(range(accepted)), {}))
+            chooser.observe(Observation(job.request, texts[job.request], {}))
         lengths.append(sum(map(len, drafts)) / size)
     return sum(lengths[rounds // 3 :]) / len(lengths[rounds // 3 :])
 

@@ -284,3 +284,5 @@ def test_max_model_len_is_the_context_of_requests(directory):
     assert len(output.outputs[0].token_ids) == 10
     with pytest.raises(PromptError, match="max_model_len of 40"):
         llm.generate([[5] * 40], SamplingParams())
+    with pytest.raises(InvalidInputError, match="max_model_len=100000: expected at most the model's context"):
+        LLM(directory, speculative_config=None, max_model_len=100_000)

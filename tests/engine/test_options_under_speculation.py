@@ -217,7 +217,7 @@ def test_sampled_drafts_are_legal_and_the_output_valid(verification, temperature
         assert request.counters.accepted_tokens > 0
 
 
-def test_illegal_branches_of_a_tree_are_cut_and_the_drafter_hears_its_own_numbers():
+def test_illegal_branches_of_a_tree_are_cut():
     params = SamplingParams(temperature=0, max_tokens=12, structured_outputs={"regex": "[ab]{12}"})
     (plain,) = run(text_engine("native"), [[5]], params)
 
@@ -228,11 +228,9 @@ def test_illegal_branches_of_a_tree_are_cut_and_the_drafter_hears_its_own_number
         # An illegal child with a child of its own, and the right path behind it.
         return Draft((40, 41, right[0], right[1]), (-1, 0, -1, 2))
 
-    own = ScriptedDrafter(script)
-    (tree,) = run(text_engine("native", own, 4), [[5]], params)
+    (tree,) = run(text_engine("native", ScriptedDrafter(script), 4), [[5]], params)
     assert everything(tree) == everything(plain)
-    assert {observation.path for observation in own.observed} == {(2, 3)}
-    assert tree.counters.drafted_tokens == tree.counters.accepted_tokens
+    assert tree.counters.drafted_tokens == tree.counters.accepted_tokens > 0
 
 
 def test_processors_and_penalties_of_a_request_see_no_other_and_no_rejected_token():

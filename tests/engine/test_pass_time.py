@@ -48,7 +48,7 @@ def run(accuracy, paces, seed, length=500):
         even += TRUTH(1 + len(draft))
         accepted = next((place for place, token in enumerate(draft.tokens) if token != 0), len(draft))
         tokens = tokens + [0] * (accepted + 1)
-        chooser.observe(Observation(0, tokens, (), {}))
+        chooser.observe(Observation(0, tokens, {}))
     return (len(tokens) - 1) / even * TRUTH(1)
 
 

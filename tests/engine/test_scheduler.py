@@ -300,6 +300,31 @@ def test_rows_of_a_round_keep_to_the_budget(monkeypatch):
     assert max(sum(each) for each in shared) <= SHARED_ROWS
 
 
+def test_request_that_ended_in_a_round_that_failed_is_over(reference):
+    target = paged_target(32)
+    engine = engine_over(target, make_drafter("ngram", target))
+
+    def failing(prefix, logits):
+        if prefix.position == 7:
+            raise ZeroDivisionError("a caller's processor")
+        return logits
+
+    plainly = SamplingParams(temperature=0, ignore_eos=True, max_tokens=4)
+    ended, heard = add(engine, [5, 6, 7], plainly, draft_len=0)
+    broken, _ = add(
+        engine, [5, 6, 7, 8], SamplingParams(seed=1, ignore_eos=True, logits_processors=[failing]), draft_len=0
+    )
+    other, _ = add(engine, [8, 9], GREEDY)
+    finish(engine, 100)
+    assert heard == [1, 2, 3, 4]
+    assert everything(ended) == reference([5, 6, 7], plainly)
+    assert isinstance(broken.error, ZeroDivisionError)
+    assert len(broken.output) == len(ended.output) - 1, "it failed in the other's last round"
+    assert everything(other) == reference([8, 9], GREEDY)
+    assert engine.totals.delivered_tokens == sum(len(request.output) for request in (ended, broken, other))
+    assert unused(target)
+
+
 @pytest.mark.parametrize("width", [1, 2])
 def test_eagle_drafts_the_same_after_a_prefix_hit_and_preemption(tmp_path, width):
     config, weights = target_config(), target_weights()

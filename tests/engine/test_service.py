@@ -7,7 +7,14 @@ import pytest
 
 from pilotfish import LLM, FinishReason, SamplingParams
 from pilotfish.engine.service import Service
-from pilotfish.errors import PromptError, QueueFullError, SamplingParamsError, ServiceClosedError
+from pilotfish.errors import (
+    InvalidInputError,
+    PilotfishError,
+    PromptError,
+    QueueFullError,
+    SamplingParamsError,
+    ServiceClosedError,
+)
 from tests.models.tiny_models import tiny_hf_directory
 
 WAIT = 60.0
@@ -175,6 +182,48 @@ def test_failure_in_a_round_fails_the_request_that_caused_it(llm, service):
     plain = llm.with_speculation(None)
     for prompt, completion in zip(([5, 6, 5], [8, 9]), completions, strict=True):
         assert completion.token_ids == plain.generate([prompt], params)[0].outputs[0].token_ids
+
+
+def test_failure_of_the_scheduler_fails_everyone_and_the_service_goes_on(llm, service, monkeypatch):
+    listening = Listening()
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine.scheduler, "_admit", lambda: 1 / 0)
+        service.submit([5, 6], endless(), listener=listening)
+        with pytest.raises(PilotfishError, match="division by zero"):
+            llm.generate([[5, 6]], endless())
+        assert listening.over.wait(WAIT)
+    assert isinstance(listening.deltas[-1].error, PilotfishError)
+    later = Listening()
+    service.submit([5, 6], endless(max_tokens=4), listener=later)
+    assert len(later.completion.token_ids) == 4
+
+
+def test_delta_that_cannot_be_told_ends_its_request_with_the_error(service, monkeypatch):
+    def broken(ids):
+        raise ZeroDivisionError("no such text")
+
+    listening, other = Listening(), Listening()
+    monkeypatch.setattr(service, "decode_all", broken)
+    service.submit([5, 6], endless(logprobs=1), listener=listening)
+    service.submit([7, 8], endless(max_tokens=6), listener=other)
+    assert listening.over.wait(WAIT)
+    assert len(other.completion.token_ids) == 6
+    assert service.drain(WAIT)
+    (delta,) = listening.deltas
+    assert isinstance(delta.error, ZeroDivisionError)
+    assert delta.output is None
+
+
+def test_second_service_of_an_engine_is_refused(llm, service):
+    with pytest.raises(InvalidInputError, match="served already"):
+        Service(llm)
+    with pytest.raises(InvalidInputError, match="max_waiting=0"):
+        Service(llm, max_waiting=0)
+    service.close()
+    with Service(llm) as again:
+        listening = Listening()
+        again.submit([5], endless(max_tokens=2), listener=listening)
+        assert len(listening.completion.token_ids) == 2
 
 
 def test_generate_shares_the_rounds_of_a_running_service(llm, service):

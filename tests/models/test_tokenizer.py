@@ -51,6 +51,18 @@ def byte_level(tmp_path_factory):
     return load_tokenizer(tiny_tokenizer(tmp_path_factory.mktemp("byte-level")))
 
 
+def test_truncation_and_padding_of_a_file_are_undone_before_threads_use_it(tmp_path):
+    directory = tiny_tokenizer(tmp_path)
+    raw = RawTokenizer.from_file(str(directory / "tokenizer.json"))
+    raw.enable_truncation(4)
+    raw.enable_padding(length=50)
+    raw.save(str(directory / "tokenizer.json"))
+    tokenizer = load_tokenizer(directory)
+    told = json.loads(tokenizer.to_json())
+    assert (told["truncation"], told["padding"]) == (None, None)
+    assert tokenizer.decode(tokenizer.encode(TEXTS[0])) == TEXTS[0]
+
+
 @pytest.fixture(scope="module")
 def llama():
     return tiny_transformers_model(vocab_size=450)

@@ -89,8 +89,8 @@ def test_states_of_a_beginning_that_was_in_the_cache_are_computed(model):
     whole = compute_states(model.executor, tokens, (1,))
     recorder = Recorder((1,), model.executor.config.hidden_size)
     recorder.begin(0, 8)
-    recorder.observe(Observation(0, tokens[:4], (), {1: whole[1][2:3].float()}))
-    recorder.observe(Observation(0, tokens, (), {1: whole[1][3:4].float()}))
+    recorder.observe(Observation(0, tokens[:4], {1: whole[1][2:3].float()}))
+    recorder.observe(Observation(0, tokens, {1: whole[1][3:4].float()}))
     recorder.end(0)
     assert torch.equal(recorder.take(0, tokens, model.executor)[1], whole[1])
 

@@ -73,9 +73,8 @@ class Observation:
 
     Attributes:
         request: the key.
-        tokens: all committed tokens after the round; the request's own list, not a copy.
-        path: the committed nodes of the draft that was verified, which may be another drafter's or a part of one's own:
-            a drafter that needs to know what became of its tokens compares them with `tokens`.
+        tokens: all committed tokens after the round; the request's own list, not a copy. What became of a draft shows
+            here: what was verified may have been another drafter's, or a part of one's own.
         hidden: the target's hidden states at the rows that are now in its cache and were run in this round, by layer
             boundary, for the boundaries the drafter asked for.
         cached: how many tokens the target's cache holds now, these rows being the last of them; all but the pending
@@ -85,7 +84,6 @@ class Observation:
 
     request: int
     tokens: Sequence[int]
-    path: tuple[int, ...]
     hidden: dict[int, Float[Tensor, "node hidden"]]
     cached: int | None = None
     successors: tuple[Successors, ...] = ()

@@ -12,6 +12,7 @@ from torch import nn
 
 from pilotfish.drafters.base import Drafter
 from pilotfish.drafters.suffix_pool import SuffixPool
+from pilotfish.errors import SpeculativeConfigError
 from pilotfish.models.cache import cache_dir
 from pilotfish.models.loading import Model
 from pilotfish.models.tokenizer import require_same_tokenizer
@@ -98,6 +99,11 @@ def build_drafter(
             assert method == "draft_model", "checked with the settings"
             assert settings.model is not None, "checked with the settings"
             draft = load(settings.model)
+            if draft.executor is target.executor:
+                raise SpeculativeConfigError(
+                    f"model={settings.model!r} is the target itself, which would draft as slowly as it verifies, and "
+                    "out of the same cache: expected a smaller model"
+                )
             require_same_tokenizer(target.tokenizer, draft.tokenizer)
             return DraftModelDrafter(draft.executor)
 

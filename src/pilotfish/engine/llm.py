@@ -55,6 +55,7 @@ class LLM:
         ModelError: a model cannot be found, read or used; names what is wrong.
         TokenizerMismatchError: target and draft model do not share a tokenizer.
         CacheFullError: the memory is too little for one request of `max_model_len`; says what it needs.
+        InvalidInputError: `kv_cache_memory` or `max_model_len` is out of range.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class LLM:
         self._recalibrate = recalibrate
         self._model = load(model)
         context = self._model.executor.config.context_length
-        self.max_model_len = min(max_model_len or context, context)
+        if max_model_len is not None and max_model_len > context:
+            raise InvalidInputError(f"max_model_len={max_model_len}: expected at most the model's context, {context}")
+        self.max_model_len = max_model_len or context
         """Most tokens of a request, prompt and output."""
         self.tokenizer = self._model.tokenizer
         self._grammars = GrammarCompiler(self.tokenizer.to_json, self.tokenizer.vocab_size, self._model.eos_ids)

@@ -86,7 +86,7 @@ def plan_memory(
         CacheFullError: one request of `max_model_len` tokens does not fit.
     """
     size = target.page_size
-    own = [executor for executor in drafter.executors if executor is not target] if drafter is not None else []
+    own = drafter.executors if drafter is not None else ()
     per_token = sum(-(-executor.page_bytes // executor.page_size) for executor in own)
     per_token += drafter.bytes_per_token if drafter is not None else 0
     page_bytes = target.page_bytes + size * per_token

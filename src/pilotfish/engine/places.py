@@ -91,7 +91,7 @@ class Places:
         if states and self._inner is not None:
             cached = self._target.length(sequence)
             # As if they had been read now.
-            self._inner.observe(Observation(request.key, request.tokens, (), dict(states), cached))
+            self._inner.observe(Observation(request.key, request.tokens, dict(states), cached))
 
     def catch_up(self, reading: Sequence[Request]) -> list[Request]:
         """Gives requests that read their text what others have read of the same text meanwhile.

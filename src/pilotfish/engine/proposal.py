@@ -5,7 +5,6 @@ it, and goes on with the tokens that the grammar forces. Knows no target and no 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pilotfish.drafters.base import Drafter, DraftJob
 from pilotfish.engine.request import Request
@@ -13,35 +12,14 @@ from pilotfish.sampling.grammar import GrammarConstraint
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft
 
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A draft to verify.
-
-    Attributes:
-        draft: what the target looks at.
-        drafter_nodes: for each node its number in the drafter's own draft; `None` for a token that the grammar forces.
-    """
-
-    draft: Draft
-    drafter_nodes: tuple[int | None, ...]
-
-    def drafter_path(self, path: Sequence[int]) -> tuple[int, ...]:
-        """A path of accepted nodes in the drafter's own numbers, forced tokens left out."""
-        nodes = (self.drafter_nodes[node] for node in path)
-        return tuple(node for node in nodes if node is not None)
-
-
 LONGEST_FORCED = 128
 """Most forced tokens in one pass; what is certain now is certain in the next round too."""
-
-NOTHING = Proposal(EMPTY_DRAFT, ())
 
 
 def propose(
     requests: Sequence[Request], drafter: Drafter | None, coupled: bool, other_rows: int
-) -> Mapping[int, Proposal]:
-    """One proposal per request, by key; all of them at their pending token.
+) -> Mapping[int, Draft]:
+    """One draft per request, by key; all of them at their pending token.
 
     Args:
         other_rows: rows of the pass that read text.
@@ -69,21 +47,21 @@ def propose(
     return {request.key: _fitted(request, drafts[request.key]) for request in willing}
 
 
-def _fitted(request: Request, draft: Draft) -> Proposal:
+def _fitted(request: Request, draft: Draft) -> Draft:
     constraint = request.sampler.constraint
     # A sampled draft stays as it was drawn: to cut it by what was drawn would change the law of the output (a ratio
     # rule rejects an impossible token by itself, and draws the residual). Its drafter drew under the grammar anyway.
     if constraint is None or draft.probs is not None:
-        return Proposal(draft, tuple(range(len(draft))))
+        return draft
     fitted = _legal(request, draft, constraint)
-    return _extended(request, fitted) if fitted.draft.is_chain else fitted
+    return _extended(request, fitted) if fitted.is_chain else fitted
 
 
-def _legal(request: Request, draft: Draft, constraint: GrammarConstraint) -> Proposal:
+def _legal(request: Request, draft: Draft, constraint: GrammarConstraint) -> Draft:
     """The draft without what the grammar forbids, and without what hangs from that."""
     prefixes = request.prefixes(draft)[1:]
     if all(constraint.allows(prefix) for prefix in prefixes):
-        return Proposal(draft, tuple(range(len(draft))))
+        return draft
     numbers = {ROOT: ROOT}
     tokens: list[int] = []
     parents: list[int] = []
@@ -92,22 +70,20 @@ def _legal(request: Request, draft: Draft, constraint: GrammarConstraint) -> Pro
             numbers[node] = len(tokens)
             tokens.append(draft.tokens[node])
             parents.append(numbers[parent])
-    del numbers[ROOT]
     # Rows that were run ahead may be others now: they are run again.
-    return Proposal(Draft(tuple(tokens), tuple(parents)), tuple(numbers))
+    return Draft(tuple(tokens), tuple(parents))
 
 
-def _extended(request: Request, proposal: Proposal) -> Proposal:
+def _extended(request: Request, draft: Draft) -> Draft:
     """A chain and what the grammar forces after it: certain tokens, for which the draft length is no limit."""
-    tokens = proposal.draft.tokens
+    tokens = draft.tokens
     room = min(request.ending.budget - 1 - len(tokens), LONGEST_FORCED)
     if request.row_limit is not None:
         room = min(room, request.row_limit - len(tokens))
     forced = _forced(request, tokens)[: max(0, room)]
     if not forced:
-        return proposal
-    draft = Draft.chain((*tokens, *forced), partial=proposal.draft.partial)
-    return Proposal(draft, (*proposal.drafter_nodes, *[None] * len(forced)))
+        return draft
+    return Draft.chain((*tokens, *forced), partial=draft.partial)
 
 
 def _forced(request: Request, path: tuple[int, ...]) -> list[int]:

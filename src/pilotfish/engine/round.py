@@ -14,13 +14,13 @@ from torch import Tensor
 
 from pilotfish.drafters.base import Drafter, Observation, Successors
 from pilotfish.drafters.successors import successors
-from pilotfish.engine.proposal import NOTHING, Proposal, propose
+from pilotfish.engine.proposal import propose
 from pilotfish.engine.request import Request
 from pilotfish.engine.resume import run_pass
 from pilotfish.models.base import Executor, Segment
 from pilotfish.sampling.highest import HighestTokens, highest_tokens
 from pilotfish.sampling.rows import Rows, rows_of
-from pilotfish.terms import Draft, Verdict
+from pilotfish.terms import EMPTY_DRAFT, Draft, Verdict
 from pilotfish.verify import Rule, match
 
 
@@ -32,11 +32,7 @@ class Plan:
     read: int
     """Committed tokens that the target has in its cache."""
     unread: Sequence[int]
-    proposal: Proposal
-
-    @property
-    def draft(self) -> Draft:
-        return self.proposal.draft
+    draft: Draft
 
     @property
     def size(self) -> int:
@@ -89,7 +85,7 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
             target.keep(plan.request.sequence, range(plan.size))
             if drafter is not None:
                 cached = plan.read + plan.size
-                drafter.observe(Observation(plan.request.key, plan.request.tokens, (), hidden, cached))
+                drafter.observe(Observation(plan.request.key, plan.request.tokens, hidden, cached))
             continue
         own = logits[len(plan.unread) - 1 - plan.logits_from :]
         highest = _highest(plan, own, drafter, rule)
@@ -104,10 +100,10 @@ def _plan(requests: Sequence[Request], target: Executor, drafter: Drafter | None
     plans = []
     for request in requests:
         read = target.length(request.sequence)
-        plans.append(Plan(request, read, request.tokens[read : read + request.read_limit], NOTHING))
+        plans.append(Plan(request, read, request.tokens[read : read + request.read_limit], EMPTY_DRAFT))
     ready = [plan.request for plan in plans if plan.verifies]
-    proposals = propose(ready, drafter, coupled, sum(len(plan.unread) for plan in plans) - len(ready))
-    return [replace(plan, proposal=proposals.get(plan.request.key, NOTHING)) for plan in plans]
+    drafts = propose(ready, drafter, coupled, sum(len(plan.unread) for plan in plans) - len(ready))
+    return [replace(plan, draft=drafts.get(plan.request.key, EMPTY_DRAFT)) for plan in plans]
 
 
 def _highest(plan: Plan, logits: Rows, drafter: Drafter | None, rule: Rule) -> HighestTokens | None:
@@ -158,5 +154,4 @@ def _commit(
     assert target.length(request.sequence) == len(request.tokens) - 1, "all but the pending token are cached"
     if drafter is not None and (request.finish_reason is None or drafter.observes_end):
         states = {boundary: rows[kept] for boundary, rows in hidden.items()}
-        drafter_path = plan.proposal.drafter_path(path)
-        drafter.observe(Observation(request.key, request.tokens, drafter_path, states, successors=favourites))
+        drafter.observe(Observation(request.key, request.tokens, states, successors=favourites))

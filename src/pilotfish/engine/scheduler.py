@@ -69,7 +69,7 @@ class Scheduler:
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         self._suspects: list[Request] = []
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[Request, Listener] = {}
         self._lock = threading.RLock()
         self.totals = SpeculationCounters()
         """Counts of all requests that are over."""
@@ -92,11 +92,12 @@ class Scheduler:
         return not (self._running or self.waiting or self._cancelled)
 
     def counted(self) -> SpeculationCounters:
-        """Counts of all requests, those on their way included; for the thread that steps."""
+        """Counts of all requests, those on their way included."""
         counters = SpeculationCounters()
-        counters.add(self.totals)
-        for request in (*self._running, *self._waiting, *self._suspects):
-            counters.add(request.counters)
+        with self._lock:  # whoever is dropped meanwhile would be in neither part of the sum
+            counters.add(self.totals)
+            for request in (*self._running, *self._waiting, *self._suspects):
+                counters.add(request.counters)
         return counters
 
     def add(self, request: Request, listener: Listener) -> None:
@@ -115,18 +116,20 @@ class Scheduler:
         with self._lock:
             self._take_in()
             for request in requests:
-                if request.key in self._listeners:
-                    self._listeners[request.key] = _nobody
+                if request in self._listeners:
+                    self._listeners[request] = _nobody
                     if not request.is_over:
                         request.abort(FinishReason.CANCELLED)
                     self._leave(request)
 
-    def abandon(self, requests: Sequence[Request], error: Exception) -> None:
-        """Makes requests fail, their listeners told."""
+    def abandon(self, error: Exception) -> None:
+        """Makes every request fail, their listeners told."""
         with self._lock:
             self._take_in()
-            for request in requests:
-                if request.key in self._listeners and not request.is_over:
+            for request in list(self._listeners):
+                if request.is_over:
+                    self._finish(request)
+                else:
                     self._fail(request, error)
 
     def step(self) -> bool:
@@ -165,14 +168,14 @@ class Scheduler:
     def _take_in(self) -> None:
         while self._arrivals:
             request, listener = self._arrivals.popleft()
-            self._listeners[request.key] = listener
+            self._listeners[request] = listener
             insort(self._waiting, request, key=_arrival)
 
     def _end_cancelled(self) -> None:
         ending: list[tuple[Request, FinishReason]] = []
         while self._cancelled:
             request = self._cancelled.popleft()
-            if request.key in self._listeners:
+            if request in self._listeners:
                 ending.append((request, FinishReason.CANCELLED))
         now = time.monotonic()
         for request in (*self._running, *self._waiting, *self._suspects):
@@ -249,7 +252,7 @@ class Scheduler:
             delivered = run_round(batch, self._target, self.places.drafter, self._rule)
         except Exception as error:
             self._recover(batch)
-            if len(batch) > 1:
+            if len(batch) > 1 or batch[0] not in self._suspects:
                 logger.warning("a round of %d requests failed, each is tried alone: %r", len(batch), error)
                 return
             self._fail(batch[0], error)
@@ -268,7 +271,8 @@ class Scheduler:
                 self._tell(request)
 
     def _recover(self, batch: Sequence[Request]) -> None:
-        """After a round broke off: all places are given back, whatever they hold, and every request is a suspect."""
+        """After a round broke off: all places are given back, whatever they hold, and every request is a suspect, but
+        for those that had been delivered their last tokens."""
         for request in batch:
             try:
                 self.places.give_back(request, intact=False)
@@ -276,6 +280,8 @@ class Scheduler:
                 logger.exception("giving back the place of request %d failed", request.key)
         self._running = [request for request in self._running if request not in batch]
         self._suspects = [*batch, *(request for request in self._suspects if request not in batch)]
+        for request in [request for request in batch if request.is_over]:
+            self._finish(request)
 
     def _fail(self, request: Request, error: Exception) -> None:
         request.error = error
@@ -283,7 +289,7 @@ class Scheduler:
 
     def _finish(self, request: Request) -> None:
         """A request is over: it leaves, and whoever listens hears so."""
-        listener = self._listeners[request.key]
+        listener = self._listeners[request]
         self._leave(request)
         _call(listener, request)
 
@@ -291,7 +297,7 @@ class Scheduler:
         for group in (self._running, self._waiting, self._suspects):
             if request in group:
                 group.remove(request)
-        del self._listeners[request.key]
+        del self._listeners[request]
         self.totals.add(request.counters)
         try:
             self.places.give_back(request)
@@ -299,7 +305,7 @@ class Scheduler:
             logger.exception("giving back the place of request %d failed", request.key)
 
     def _tell(self, request: Request) -> None:
-        _call(self._listeners[request.key], request)
+        _call(self._listeners[request], request)
 
 
 def fair_shares(wanted: Sequence[int], budget: int) -> list[int]:

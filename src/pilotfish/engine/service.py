@@ -14,7 +14,7 @@ from pilotfish.engine.llm import LLM
 from pilotfish.engine.outputs import StreamDelta
 from pilotfish.engine.report import stream_delta
 from pilotfish.engine.request import Request
-from pilotfish.errors import PilotfishError, QueueFullError, ServiceClosedError
+from pilotfish.errors import InvalidInputError, PilotfishError, QueueFullError, ServiceClosedError
 from pilotfish.metrics.counters import SpeculationCounters
 from pilotfish.models.base import PagedExecutor
 from pilotfish.sampling.params import SamplingParams
@@ -76,12 +76,13 @@ class _Stream:
         self._params = params
         self._listener = listener
         self._shown = 0
+        self._error: Exception | None = None
 
     def __call__(self, request: Request) -> None:
         try:
-            delta = stream_delta(None, request, self._shown, self._params, self._service.decode_all)
-            self._shown = len(request.output)
-            self._listener(delta)
+            delta = self._delta(request)
+            if delta is not None:
+                self._listener(delta)
         except Exception:
             # Nobody hears this request any more; the others are not to wait for it.
             logger.exception("the listener of request %d failed; the request is cancelled", request.key)
@@ -90,6 +91,20 @@ class _Stream:
         finally:
             if request.is_over:
                 self._service.forget(request)
+
+    def _delta(self, request: Request) -> StreamDelta | None:
+        """What is new. Where that cannot be told the request is cancelled, and the next delta is its last."""
+        if self._error is None:
+            try:
+                delta = stream_delta(None, request, self._shown, self._params, self._service.decode_all)
+                self._shown = len(request.output)
+                return delta
+            except Exception as error:
+                logger.exception("what request %d was delivered cannot be told; it is cancelled", request.key)
+                self._error = error
+                if not request.is_over:
+                    self._service.cancel(request)
+        return StreamDelta((), (), (), None, error=self._error) if request.is_over else None
 
 
 class Service:
@@ -100,9 +115,16 @@ class Service:
     Args:
         llm: whose engine serves. While the service runs, `llm.generate` and `llm.stream` share its rounds.
         max_waiting: requests in the queue, beyond which `submit` refuses.
+
+    Raises:
+        InvalidInputError: `max_waiting` is less than 1, or another service runs this engine.
     """
 
     def __init__(self, llm: LLM, *, max_waiting: int = 256) -> None:
+        if max_waiting < 1:
+            raise InvalidInputError(f"max_waiting={max_waiting}: expected at least 1")
+        if llm.engine.is_served:
+            raise InvalidInputError("this LLM is served already: close the other service, or submit to that one")
         self._engine = llm.engine
         self._scheduler = llm.engine.scheduler
         self.decode_all = llm.decode_all
@@ -224,8 +246,7 @@ class Service:
             self._stats = self._measure()
         except Exception as error:  # of the scheduler's own: whoever was in it cannot be helped, the next ones can
             logger.exception("the scheduler failed")
-            lost = list(self._active.values())
-            self._scheduler.abandon(lost, PilotfishError(f"the engine failed: {error!r}"))
+            self._scheduler.abandon(PilotfishError(f"the engine failed: {error!r}"))
 
     def _measure(self) -> ServiceStats:
         target = self._engine.target

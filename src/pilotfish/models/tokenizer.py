@@ -35,6 +35,10 @@ class Tokenizer:
     """
 
     def __init__(self, fast: Any, name: str) -> None:
+        # Some files ask for both. The library would put that right at the first call, which is no time to change a
+        # tokenizer that other threads are using.
+        fast.backend_tokenizer.no_truncation()
+        fast.backend_tokenizer.no_padding()
         self._fast = fast
         # A byte-level decoder joins the tokens' bytes, whatever they are, and reads the whole as UTF-8.
         self._by_bytes = type(fast.backend_tokenizer.decoder).__name__ == "ByteLevel"
@@ -144,7 +148,7 @@ class _TokenBytes(dict[int, bytes]):
         if token is None or hidden:
             part = b""
         else:
-            spelled = [_BYTES.get(character) for character in token]
+            spelled = [BYTE_LEVEL_ALPHABET.get(character) for character in token]
             known = [byte for byte in spelled if byte is not None]
             part = bytes(known) if len(known) == len(spelled) else token.encode("utf-8")
         self[token_id] = part
@@ -161,7 +165,7 @@ def _byte_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in printing} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
 
 
-_BYTES = _byte_characters()
+BYTE_LEVEL_ALPHABET = _byte_characters()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """Log probabilities in OpenAI's two shapes. Owns how a token is written there, and where it begins in the text."""
 
 from collections.abc import Sequence
-from functools import cache
 
 from pilotfish.engine.detokenizer import Detokenizer
 from pilotfish.engine.outputs import Logprob
-from pilotfish.models.tokenizer import Tokenizer
+from pilotfish.models.tokenizer import BYTE_LEVEL_ALPHABET, Tokenizer
 from pilotfish.server.replies import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 
 _INCOMPLETE = "\ufffd"
@@ -90,13 +89,6 @@ def token_bytes(tokenizer: Tokenizer, token: int, text: str) -> bytes | None:
     spelled = tokenizer.token(token) or ""
     if len(spelled) == 6 and spelled.startswith("<0x") and spelled.endswith(">"):
         return bytes([int(spelled[3:5], 16)])
-    alphabet = _byte_alphabet()
-    return bytes(alphabet[letter] for letter in spelled) if spelled and set(spelled) <= alphabet.keys() else None
-
-
-@cache
-def _byte_alphabet() -> dict[str, int]:
-    """The letters by which byte-level vocabularies spell bytes: themselves if visible, others from U+0100."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return {chr(byte): byte for byte in visible} | {chr(0x100 + place): byte for place, byte in enumerate(hidden)}
+    letters = [BYTE_LEVEL_ALPHABET.get(letter) for letter in spelled]
+    known = [byte for byte in letters if byte is not None]
+    return bytes(known) if known and len(known) == len(letters) else None
