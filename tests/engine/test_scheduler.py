@@ -203,6 +203,24 @@ def test_drafts_shrink_where_pages_are_short_before_anybody_is_sent_back():
     assert engine.scheduler.preemptions == 0
 
 
+def test_drafters_are_told_of_rows_that_are_not_theirs():
+    told = []
+
+    class Listening(ScriptedDrafter):
+        def propose(self, jobs):
+            told.append([(len(job.tokens), job.other_rows) for job in jobs])
+            return super().propose(jobs)
+
+    engine = engine_over(paged_target(32), Listening(lambda tokens, draft_len: EMPTY_DRAFT))
+    for place in range(3):
+        add(engine, [5 + place, 6], GREEDY, draft_len=0)
+    add(engine, [9, 9], GREEDY)
+    engine.scheduler.step()
+    add(engine, [7] * 20, GREEDY, draft_len=0)
+    finish(engine)
+    assert told[:3] == [[(2, 1 * 3 + 4)], [(3, 3 + 20)], [(4, 4)]]
+
+
 def test_place_of_a_cancelled_request_is_free_for_the_next_round():
     target = paged_target(16)
     engine = engine_over(target)

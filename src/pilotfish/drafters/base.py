@@ -31,7 +31,8 @@ class DraftJob:
             the draft stream, and report the law, as ratio rules need it.
         sequence: the request's number in the target's cache, for a drafter that runs the target's own layers.
         max_nodes: the most nodes of a tree; `draft_len` times the drafter's `nodes_per_depth` by default.
-        other_rows: rows of the coming pass besides one for each job: text that is being read.
+        other_rows: rows of the coming pass besides one for each job: text that is being read, and the pending tokens of
+            requests that no draft is wanted for. What a grammar forces comes on top.
     """
 
     request: int

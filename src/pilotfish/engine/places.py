@@ -62,6 +62,7 @@ class Places:
                 self.drafter.begin(request.key, capacity)
                 undo.callback(self.drafter.end, request.key)
             self._sequences[request.key] = sequence
+            undo.callback(self._sequences.pop, request.key)
             self._attach(request, sequence)
             undo.pop_all()
         self._capacities[request.key] = slots

@@ -26,6 +26,8 @@ def propose(
         coupled: the rule is `match`, so drafters may draw with the target's noise.
     """
     willing = [request for request in requests if drafter is not None and request.draft_budget > 0]
+    # Where the grammar leaves no choice for a whole draft, the drafter has nothing to add.
+    asking = [request for request in willing if len(_forced(request, ())) < request.draft_budget]
     jobs = [
         DraftJob(
             request.key,
@@ -35,11 +37,9 @@ def propose(
             request.sampler,
             coupled,
             sequence=request.sequence,
-            other_rows=other_rows,
+            other_rows=other_rows + len(requests) - len(asking),
         )
-        for request in willing
-        # Where the grammar leaves no choice for a whole draft, the drafter has nothing to add.
-        if len(_forced(request, ())) < request.draft_budget
+        for request in asking
     ]
     drafts = {request.key: EMPTY_DRAFT for request in willing}
     if drafter is not None and jobs:
