@@ -160,3 +160,8 @@ def test_nothing_to_measure_is_refused(engine):
     ):
         with pytest.raises(InvalidInputError, match="nothing to measure"):
             measure_serving(sides, levels, questions, SETTINGS)
+
+
+def test_more_requests_than_can_be_kept_are_refused():
+    with pytest.raises(InvalidInputError, match="requests=1000000000: expected at most 100000"):
+        ServeSettings(requests=10**9)

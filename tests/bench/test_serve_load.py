@@ -122,7 +122,10 @@ def test_refusal_is_a_result():
     assert (one.error, one.status, one.tokens) == ("busy", 429, 0)
 
 
-@pytest.mark.parametrize("level", [lambda: Closed(0), lambda: Open(0.0), lambda: Open(float("inf"))])
+@pytest.mark.parametrize(
+    "level",
+    [lambda: Closed(0), lambda: Closed(10**9), lambda: Open(0.0), lambda: Open(1e9), lambda: Open(float("nan"))],
+)
 def test_load_that_cannot_be_is_refused(level):
     with pytest.raises(InvalidInputError, match="expected"):
         level()

@@ -16,6 +16,12 @@ from typing import Any, TypeAlias
 from pilotfish.bench.http_client import Chunk
 from pilotfish.errors import InvalidInputError, RemoteServerError
 
+MOST_AT_A_TIME = 1024
+"""Each has a thread and a connection."""
+
+MOST_A_SECOND = 1000
+"""What a client in one process can hope to send."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -68,14 +74,16 @@ class Closed:
     """So many requests at a time.
 
     Raises:
-        InvalidInputError: fewer than one.
+        InvalidInputError: fewer than one, or more than `MOST_AT_A_TIME`.
     """
 
     concurrency: int
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise InvalidInputError(f"concurrency {self.concurrency}: expected at least 1 request at a time")
+        if not 1 <= self.concurrency <= MOST_AT_A_TIME:
+            raise InvalidInputError(
+                f"concurrency {self.concurrency}: expected at least 1 request at a time, and at most {MOST_AT_A_TIME}"
+            )
 
     @property
     def name(self) -> str:
@@ -112,15 +120,15 @@ class Open:
         seed: of the times.
 
     Raises:
-        InvalidInputError: the rate is not above 0.
+        InvalidInputError: the rate is not above 0, or above `MOST_A_SECOND`.
     """
 
     rate: float
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < float("inf"):
-            raise InvalidInputError(f"rate {self.rate}: expected requests per second, above 0")
+        if not 0 < self.rate <= MOST_A_SECOND:
+            raise InvalidInputError(f"rate {self.rate}: expected requests per second, above 0, up to {MOST_A_SECOND}")
 
     @property
     def name(self) -> str:

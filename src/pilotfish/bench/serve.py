@@ -20,6 +20,9 @@ from pilotfish.bench.serve_totals import Run, ServeTotals, different_texts, rati
 from pilotfish.errors import InvalidInputError
 from pilotfish.sampling.params import SamplingParams
 
+MOST_REQUESTS = 100_000
+"""Per load, side and repetition: every answer is kept until all are compared."""
+
 WARM_UP_TOKENS = 8
 
 
@@ -47,6 +50,8 @@ class ServeSettings:
     fresh_prompts: bool = False
 
     def __post_init__(self) -> None:
+        if self.requests is not None and self.requests > MOST_REQUESTS:
+            raise InvalidInputError(f"requests={self.requests}: expected at most {MOST_REQUESTS}")
         for name, least in (("requests", 1), ("repeats", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
