@@ -165,3 +165,5 @@ def test_nothing_to_measure_is_refused(engine):
 def test_more_requests_than_can_be_kept_are_refused():
     with pytest.raises(InvalidInputError, match="requests=1000000000: expected at most 100000"):
         ServeSettings(requests=10**9)
+    with pytest.raises(InvalidInputError, match="expected at most 100000 requests"):
+        ServeSettings().count(Open(1e9))

@@ -59,10 +59,18 @@ class ServeSettings:
         SamplingParams(temperature=self.temperature, max_tokens=self.max_tokens)
 
     def count(self, level: Level) -> int:
-        """Requests at a load."""
+        """Requests at a load.
+
+        Raises:
+            InvalidInputError: ten seconds of it are more than can be kept.
+        """
         if self.requests is not None:
             return self.requests
-        return max(8, 2 * level.concurrency + 4) if isinstance(level, Closed) else max(8, round(10 * level.rate))
+        if isinstance(level, Closed):
+            return max(8, 2 * level.concurrency + 4)
+        if 10 * level.rate > MOST_REQUESTS:
+            raise InvalidInputError(f"{level.name} for ten seconds: expected at most {MOST_REQUESTS} requests")
+        return max(8, round(10 * level.rate))
 
     def jobs(self, questions: Sequence[Question], level: Level, run: int) -> list[Job]:
         """What is sent in a run: the questions' first turns, over and over if need be.
