@@ -124,7 +124,7 @@ def test_refusal_is_a_result():
 
 @pytest.mark.parametrize(
     "level",
-    [lambda: Closed(0), lambda: Closed(10**9), lambda: Open(0.0), lambda: lambda: Open(float("nan"))],
+    [lambda: Closed(0), lambda: Closed(10**9), lambda: Open(0.0), lambda: Open(float("nan"))],
 )
 def test_load_that_cannot_be_is_refused(level):
     with pytest.raises(InvalidInputError, match="expected"):
