@@ -48,6 +48,8 @@ BAD_VALUES = [
     ("typical_p", 0),
     ("typical_p", 1.5),
     ("repetition_penalty", 0),
+    ("repetition_penalty", 1e-300),
+    ("repetition_penalty", 1e7),
     ("repetition_penalty", -1.0),
     ("repetition_penalty", math.inf),
     ("presence_penalty", 2.1),

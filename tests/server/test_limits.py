@@ -168,6 +168,8 @@ def test_request_with_more_samples_than_places_takes_none(server):
         response = server.post("/v1/completions", {"prompt": ["x"] * 9, "n": 8, "max_tokens": 1})
         error(response, 429, "queue_full")
     server.require_idle()
+    response = server.post("/v1/completions", {"prompt": ["x"] * 33, "n": 4, "max_tokens": 1})
+    error(response, 400, "invalid_value")  # 429 would have the client ask again for ever
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pilotfish.errors import DataSetError
+from pilotfish.models.base import Segment
 from pilotfish.train.dataset import DataSet, held_out_mask
 from pilotfish.train.hidden import compute_states
 from tests.train.talking import LAYERS, make, talking_model
@@ -63,6 +64,24 @@ def test_states_not_stored_are_computed_by_the_target(model, made, tmp_path):
         assert torch.equal(kept.hidden[2], reference[2])
     size = sum(shard.size for shard in stored.manifest.shards)
     assert sum(shard.size for shard in ids.manifest.shards) < size / 3
+
+
+def test_states_are_computed_where_texts_of_others_fill_the_cache(model, made, tmp_path):
+    make(model, tmp_path / "ids", goal=80, boundaries=())
+    data, executor = DataSet(tmp_path / "ids", executor=model.executor), model.executor
+    place = max(data.places("train"), key=lambda each: each.tokens)
+    expected = data.read(place, (1,)).hidden[1]
+    cache, pages = executor.prefix_cache, executor.total_pages
+    tokens = [token % 200 for token in range(64)]
+    sequence = executor.open(len(tokens))
+    executor.forward([Segment(sequence, tokens, logits_from=len(tokens))])
+    executor.keep(sequence, range(len(tokens)))
+    cache.close(sequence, tokens)
+    executor.limit_pages(executor.total_pages - executor.free_pages)
+    try:
+        assert torch.equal(data.read(place, (1,)).hidden[1], expected)
+    finally:
+        executor.limit_pages(pages)
 
 
 def test_missing_boundaries_and_other_models_are_named(model, made, tmp_path):

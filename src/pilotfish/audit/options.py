@@ -106,9 +106,21 @@ def _scale(temperature: float) -> OracleStep:
     return lambda logits, _: oracle.scale(logits, temperature)
 
 
+def _allow(tokens: tuple[int, ...]) -> Setting:
+    return Setting("allowed_token_ids", {"allowed_token_ids": tokens}, ((5, lambda x, _: oracle.only(x, tokens)),))
+
+
+def _pair(left: Setting, right: Setting) -> Setting:
+    """Both options at once; where few tokens are allowed and none may follow another twice, none may soon be left."""
+    if (left.name, right.name) == ("allowed_token_ids", "no_repeat_ngram_size 2"):
+        left = _allow(ALLOWED_TO_FOLLOW)
+    return left + right
+
+
 BIASES = {0: 1.5, 3: -1.0}
 BANNED = (1,)
 ALLOWED = (0, 1, 2, 4)
+ALLOWED_TO_FOLLOW = (0, 1, 2, 4, 5, 7)
 BAD_WORDS = ((2, 0), (3,))
 
 PLAIN = Setting("no option")
@@ -134,7 +146,7 @@ SINGLES = (
         ((3, lambda x, h: oracle.lower(x, h.output, 0.8, 0.0)),),
         looks_back=True,
     ),
-    Setting("allowed_token_ids", {"allowed_token_ids": ALLOWED}, ((5, lambda x, _: oracle.only(x, ALLOWED)),)),
+    _allow(ALLOWED),
     Setting("banned_token_ids", {"banned_token_ids": BANNED}, ((5, lambda x, _: oracle.without(x, BANNED)),)),
     Setting(
         "bad_words",
@@ -160,5 +172,5 @@ SINGLES = (
     Setting("min_p 0.2", {"min_p": 0.2}, ((13, lambda x, _: oracle.keep_share(x, 0.2)),)),
     Setting("typical_p 0.8", {"typical_p": 0.8}, ((14, lambda x, _: oracle.keep_typical(x, 0.8)),)),
 )
-PAIRS = tuple(left + right for left, right in combinations(SINGLES, 2))
+PAIRS = tuple(_pair(left, right) for left, right in combinations(SINGLES, 2))
 BY_NAME = {setting.name: setting for setting in (PLAIN, GREEDY, HOT, *SINGLES, *PAIRS)}

@@ -59,8 +59,9 @@ def data(
         ),
     ] = DEFAULT_TEMPERATURES,
     follow_ups: Annotated[
-        float, typer.Option("--follow-ups", help="How often an answer gets a further user turn.")
-    ] = 0.2,
+        float | None,
+        typer.Option("--follow-ups", help="How often an answer gets a further user turn; 0.2, with --raw never."),
+    ] = None,
     max_turns: Annotated[
         int | None, typer.Option("--max-turns", help="Answers in a conversation at most; 3, with --raw 1.")
     ] = None,
@@ -114,7 +115,7 @@ def data(
         "invent": not given if invent is None else invent,
         "raw": raw,
         "temperatures": _temperatures(temperatures),
-        "follow_ups": 0.0 if raw else follow_ups,
+        "follow_ups": (0.0 if raw else 0.2) if follow_ups is None else follow_ups,
         "max_turns": (1 if raw else 3) if max_turns is None else max_turns,
         "max_prompt_tokens": max_prompt_tokens,
         "max_answer_tokens": max_answer_tokens,

@@ -96,7 +96,8 @@ class LLM:
     def with_speculation(self, speculative_config: SpeculativeConfig | Mapping[str, Any] | str | None) -> "LLM":
         """Another `LLM` over the same loaded models, with an engine and a drafter of its own.
 
-        Nothing that this one's drafter has learned is known to the other, so that two can be compared.
+        Nothing that this one's drafter has learned is known to the other, so that two can be compared. The models'
+        caches are shared, so only one of the two may be generating at a time, here as later.
 
         Raises:
             SpeculativeConfigError, ModelError, TokenizerMismatchError: as for a new `LLM`.

@@ -7,9 +7,9 @@ round is worth only what it takes as a whole. Knows no executor.
 from collections.abc import Mapping, Sequence
 
 _SHARED_RATE = 0.1
-"""How much of a deviation is laid to the machine: it is busy, or the context has grown, and every pass takes longer."""
+"""How much of a deviation is laid to the machine: it is busy, or the context has grown, and all passes take longer."""
 _OWN_RATE = 0.03
-"""How much of it to passes of that many rows. Less, or passes would look cheap for having been run in a quiet moment."""
+"""How much of it to passes of that many rows. Less, or passes would look cheap after having met a quiet moment."""
 _OUTLIER = 3.0
 
 

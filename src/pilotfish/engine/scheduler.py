@@ -62,7 +62,7 @@ class Scheduler:
         assert 1 <= max_running <= LEAST_ROWS, "every running request gets a row"
         self._target = target
         self._rule = rule
-        self._max_running = max_running
+        self.max_running = max_running
         self.places = Places(target, drafter)
         self._arrivals: deque[tuple[Request, Listener]] = deque()
         self._cancelled: deque[Request] = deque()
@@ -187,7 +187,7 @@ class Scheduler:
                 self._finish(request)
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) + len(self._suspects) < self._max_running:
+        while self._waiting and len(self._running) + len(self._suspects) < self.max_running:
             request = self._waiting[0]
             if self._seat(request):
                 del self._waiting[0]

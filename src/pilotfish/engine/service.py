@@ -139,6 +139,11 @@ class Service:
         self._thread = threading.Thread(target=self._work, name="pilotfish-engine", daemon=True)
         self._thread.start()
 
+    @property
+    def capacity(self) -> int:
+        """Most requests that can run and wait at a time."""
+        return self._max_waiting + self._scheduler.max_running
+
     def submit(
         self,
         prompt: Sequence[int],

@@ -120,7 +120,7 @@ class SamplingParams:
             "min_p": checks.number("min_p", self.min_p, "a number in [0, 1]", lambda x: 0 <= x <= 1),
             "typical_p": checks.number("typical_p", self.typical_p, "a number in (0, 1]", lambda x: 0 < x <= 1),
             "repetition_penalty": checks.number(
-                "repetition_penalty", self.repetition_penalty, "a finite number > 0", lambda x: x > 0
+                "repetition_penalty", self.repetition_penalty, "a number from 1e-6 to 1e6", lambda x: 1e-6 <= x <= 1e6
             ),
             "banned_token_ids": checks.token_ids("banned_token_ids", self.banned_token_ids),
             "bad_words": checks.strings("bad_words", self.bad_words),

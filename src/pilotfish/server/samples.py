@@ -101,9 +101,16 @@ class Samples:
             desk: whose thread does it.
 
         Raises:
-            ApiError: the engine refuses one of them; 429 where the queue is full, 503 once it drains, 504 past the
-                deadline.
+            ApiError: the engine refuses one of them; 400 where they could never wait together, 429 where the queue is
+                full, 503 once it drains, 504 past the deadline.
         """
+        if len(self.all) > self._service.capacity:
+            raise ApiError(
+                400,
+                f"the request asks for {len(self.all)} samples: expected at most {self._service.capacity}, as many as run "
+                "and wait here at a time; ask in parts",
+                code="invalid_value",
+            )
         try:
             async with asyncio.timeout(self._remaining):
                 await desk.run(self._submit)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float16
 from torch import Tensor
 
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
-from pilotfish.models.base import Executor, Segment
+from pilotfish.models.base import Executor, PagedExecutor, Segment
 from pilotfish.terms import EMPTY_DRAFT, Draft
 
 ROWS = 256
@@ -120,6 +120,8 @@ def compute_states(
     """The states at all tokens but the last, by boundary, computed now; layers above the last of them do not run."""
     read = tokens[:-1]
     layers = (0, max(boundaries))
+    if isinstance(executor, PagedExecutor):  # texts that nobody uses now may fill the cache
+        executor.prefix_cache.provide(executor.pages_for(len(tokens)))
     sequence = executor.open(len(tokens))
     try:
         parts: dict[int, list[Tensor]] = {boundary: [] for boundary in boundaries}

@@ -10,8 +10,6 @@ from typing import Any
 
 from pilotfish.errors import InvalidInputError
 
-HIDDEN = ("store", "recompute")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSettings:
@@ -80,6 +78,8 @@ class DataSettings:
             raise InvalidInputError("raw continues prompts as they are: without a chat template none can be invented")
         if self.raw and self.max_turns > 1:
             raise InvalidInputError(f"raw has no turns: got max_turns={self.max_turns}, expected 1")
+        if self.raw and self.follow_ups > 0:
+            raise InvalidInputError(f"raw has no turns: got follow_ups={self.follow_ups}, expected 0")
         if self.passes > 1 and not any(temperature > 0 for temperature, _ in self.temperatures):
             raise InvalidInputError(
                 f"passes={self.passes} at temperature 0 alone would give the same answers again: expected 1, or a "
