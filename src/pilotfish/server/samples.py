@@ -107,8 +107,8 @@ class Samples:
         if len(self.all) > self._service.capacity:
             raise ApiError(
                 400,
-                f"the request asks for {len(self.all)} samples: expected at most {self._service.capacity}, as many as run "
-                "and wait here at a time; ask in parts",
+                f"the request asks for {len(self.all)} samples: expected at most {self._service.capacity}, as many as "
+                "run and wait here at a time; ask in parts",
                 code="invalid_value",
             )
         try:
