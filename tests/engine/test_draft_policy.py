@@ -183,7 +183,7 @@ def test_tree_is_cut_to_its_best_nodes():
 
 def test_rows_of_a_large_batch_are_shared_out_by_worth():
     machine = Machine()
-    machine.time = PassTime({1: 1.0, 2: 2.0})  # every row costs as much as a pass: nothing pays but certainty
+    machine.time = PassTime({1: 1.0, 2: 1.05})
 
     class Two(Oracle):
         def one(self, job):
@@ -197,11 +197,11 @@ def test_rows_of_a_large_batch_are_shared_out_by_worth():
         drafts = chooser.propose(jobs)
         for request in (0, 1):
             chooser.observe(Observation(request, [0] * (length + 1), {}))
-    assert drafts == [EMPTY_DRAFT, EMPTY_DRAFT], "a row that costs a pass never pays"
-    chooser._pass_time = PassTime({1: 1.0, 2: 1.01})
-    drafts = chooser.propose([DraftJob(request, [0] * 60, 1, 4, SAMPLER, True) for request in (0, 1)])
     assert len(drafts[0]) == 4
     assert len(drafts[1]) <= 1, "nearly free rows go to what is worth most"
+    chooser._pass_time = PassTime({1: 1.0, 2: 2.0})
+    drafts = chooser.propose([DraftJob(request, [0] * 60, 1, 4, SAMPLER, True) for request in (0, 1)])
+    assert drafts == [EMPTY_DRAFT, EMPTY_DRAFT], "a row that costs a pass never pays"
 
 
 def test_pass_time_interpolates_and_follows_what_it_observes():
@@ -352,6 +352,23 @@ def test_drafts_shrink_smoothly_to_nothing_as_the_batch_grows():
     assert all(larger <= smaller + 0.1 for smaller, larger in pairwise(lengths)), lengths
     assert any(0.2 < length < 0.8 * lengths[0] for length in lengths), "there is a way between all and nothing"
     assert lengths[-1] < 0.05, "rows of a large batch cost as much as what they bring"
+
+
+@pytest.mark.parametrize(("milliseconds", "asked"), [({1: 10.0, 64: 20.0}, 3), ({1: 10.0, 2: 20.0, 64: 640.0}, 0)])
+def test_nobody_is_asked_for_drafts_where_rows_are_too_dear_for_any(milliseconds, asked):
+    machine = Machine()
+    machine.time = PassTime({rows: each / 1000 for rows, each in milliseconds.items()})
+    drafter = Oracle(machine, lambda place: 1.0)
+    chooser = policy(machine, drafter)
+    for request in range(4):
+        chooser.begin(request, 50)
+    for _ in range(3):
+        jobs = [DraftJob(request, [0, 0], 1, LONGEST, SAMPLER, True) for request in range(4)]
+        drafts = chooser.propose(jobs)
+        assert all(len(draft) > 0 for draft in drafts) == (asked > 0)
+        for request in range(4):
+            chooser.observe(Observation(request, [0, 0, 0], {}))
+    assert drafter.asked == asked
 
 
 def test_pass_of_more_rows_than_were_measured_goes_on_in_a_straight_line():

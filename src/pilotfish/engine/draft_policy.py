@@ -27,6 +27,9 @@ LONGEST = 16
 WORTH = 1.01
 """A draft must promise this much more than plain decoding: an estimate's noise must not cost speed."""
 
+HOPE = 0.9
+"""Where even drafts of which so many tokens were accepted would not pay, nobody is asked for one."""
+
 FREE = 0.02
 """A drafter whose longest draft takes less than this share of a one-row pass is asked in every round."""
 
@@ -133,6 +136,18 @@ class DraftPolicy(Drafter):
         for job in jobs:
             self._known[job.request] = len(job.tokens)
             self._proposed[job.request] = []
+        chosen = self._chosen(jobs) if self._may_pay(rows, sum(job.draft_len for job in jobs)) else [EMPTY_DRAFT] * rows
+        # A request's first pass may hold rows of its prompt as well, which are not known here.
+        starting = any(job.other_rows or len(job.tokens) == job.prompt_length for job in jobs)
+        self._sent = None if starting else (rows + sum(map(len, chosen)), self._clock())
+        return chosen
+
+    def _may_pay(self, rows: int, most: int) -> bool:
+        """Whether any draft could: in a large batch, or where rows are dear, asking for drafts only takes time."""
+        return self._best_count([HOPE] * min(most, rows + LONGEST), rows, float(rows))[0] > 0
+
+    def _chosen(self, jobs: Sequence[DraftJob]) -> list[Draft]:
+        rows = len(jobs)
         # A drafter that costs next to nothing is always asked, and all of these get the same orders.
         free = [replace(job, draft_len=min(job.draft_len, LONGEST), max_nodes=LONGEST) for job in jobs]
         plain = self._pass_time(rows)
@@ -144,11 +159,7 @@ class DraftPolicy(Drafter):
                 for order, draft in zip(asked, member.propose(asked, self._clock), strict=True):
                     if draft.tokens:
                         self._proposed[order.request].append(_Proposal(member, draft, levels(draft)))
-        chosen = self._admit([self._best(job, rows) for job in jobs])
-        # A request's first pass may hold rows of its prompt as well, which are not known here.
-        starting = any(job.other_rows or len(job.tokens) == job.prompt_length for job in jobs)
-        self._sent = None if starting else (rows + sum(map(len, chosen)), self._clock())
-        return chosen
+        return self._admit([self._best(job, rows) for job in jobs])
 
     def _order(self, member: _Member, job: DraftJob, rows: int, plain: float) -> DraftJob | None:
         """What to ask a dear drafter for on behalf of a request, if anything; decided from the past alone."""
