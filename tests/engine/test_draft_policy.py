@@ -195,6 +195,7 @@ def test_rows_of_a_large_batch_are_shared_out_by_worth():
     for length in range(1, 60):
         jobs = [DraftJob(request, [0] * length, 1, 4, SAMPLER, True) for request in (0, 1)]
         drafts = chooser.propose(jobs)
+        machine.now += machine.time(2 + sum(map(len, drafts)))
         for request in (0, 1):
             chooser.observe(Observation(request, [0] * (length + 1), {}))
     assert len(drafts[0]) == 4
