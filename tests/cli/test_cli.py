@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from pilotfish.cli.models import list_models
+from pilotfish.models import catalogue
 from tests.models.tiny_models import tiny_hf_directory
 
 PROMPT = "The shark looks once, and once more the shark looks"
@@ -122,6 +124,14 @@ def test_models_list_shows_the_catalogue(tmp_path):
     result = pilotfish("models", "list", PILOTFISH_CACHE=str(tmp_path))
     assert result.returncode == 0
     assert "smollm2-135m-instruct" in result.stdout
+
+
+def test_models_list_prints_a_cached_path_whole(monkeypatch, capsys, tmp_path):
+    path = tmp_path / ("long" * 40) / "model.gguf"
+    found = catalogue.CatalogueStatus("fish", "A model.", 98_000_000, True, path, "PyPI: fish==1")
+    monkeypatch.setattr(catalogue, "listing", lambda: [found])
+    list_models()
+    assert capsys.readouterr().out == f"fish  98 MB  PyPI: fish==1  cached at {path}\n"
 
 
 def test_demo_exits_1_when_nothing_was_drafted_and_0_when_ids_agree(directory, tmp_path):

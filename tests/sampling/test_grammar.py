@@ -147,9 +147,12 @@ def test_grammar_that_is_broken_or_impossible_is_refused(compiler, form, message
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({}, "exactly one of json, regex and grammar"),
-        ({"regex": "a", "json": {}}, "exactly one of json, regex and grammar"),
-        ({"choice": ["a"]}, "a dictionary with exactly one of"),
+        ({}, "has none; expected exactly one of json, regex, grammar, choice"),
+        ({"regex": "a", "json": {}}, "has json and regex; expected exactly one of"),
+        ({"choices": ["a"]}, "a dictionary with exactly one of"),
+        ({"choice": []}, "structured_outputs.choice is empty"),
+        ({"choice": ["a", 1]}, "structured_outputs.choice is"),
+        ({"json": "[" * 100_000}, "structured_outputs.json is nested too deeply"),
         ({"json": "{"}, "structured_outputs.json is '{'; expected a JSON schema"),
         ({"json": "3"}, "expected a JSON schema"),
         ({"json": {"a": {1}}}, "expected a JSON schema"),
@@ -160,6 +163,19 @@ def test_grammar_that_is_broken_or_impossible_is_refused(compiler, form, message
 def test_form_that_is_none_is_refused(value, message):
     with pytest.raises(SamplingParamsError, match=message):
         SamplingParams(structured_outputs=value)
+
+
+def test_choice_allows_its_texts_and_no_others(compiler, tokenizer):
+    texts = ["a b", "c|d\n", "(é", ".*"]
+    form = SamplingParams(structured_outputs={"choice": texts}).structured_outputs
+    assert (form.kind, form.choice) == ("choice", tuple(texts))
+    assert form.text == r"a b|c\x{7c}d\x{a}|\x{28}\x{e9}|\x{2e}\x{2a}"
+    grammar = compiler.compile(form)
+    for text in [*texts, "c", "c|d", "zz"]:
+        constraint = GrammarConstraint(grammar)
+        ids = tokenizer.encode(text).ids
+        steps = (token in allowed(constraint, *ids[:place]) for place, token in enumerate([*ids, EOS]))
+        assert all(steps) == (text in texts), text
 
 
 def test_form_is_kept_as_text():

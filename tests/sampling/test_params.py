@@ -89,6 +89,7 @@ CONTRADICTIONS = [
     ({"n": 3, "best_of": 2}, "best_of is 2; expected at least n, 3"),
     ({"n": 2, "temperature": 0}, "n is 2; expected 1 at temperature 0"),
     ({"best_of": 2, "temperature": 0}, "best_of is 2; expected 1 at temperature 0"),
+    ({"n": 2, "best_of": 3, "temperature": 0}, "best_of is 3; expected 1 at temperature 0"),
     ({"allowed_token_ids": [3, 4], "banned_token_ids": [4, 3, 9]}, "leaves no token"),
     ({"allowed_token_ids": []}, "leaves no token"),
 ]

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from pilotfish.cli import main
+from pilotfish.train.data import DataProgress
 from pilotfish.train.dataset import DataSet
 from tests.train.talking import talking_target
 
@@ -32,6 +33,12 @@ def data(target, monkeypatch, capsys):
         return (code, *capsys.readouterr())
 
     return run
+
+
+def test_time_left_is_told_once_the_pace_is_known():
+    assert DataProgress(answer_tokens=50, goal=1050, made=50, seconds=9.9, shards=0).seconds_left is None
+    assert DataProgress(answer_tokens=0, goal=1050, made=0, seconds=20.0, shards=0).seconds_left is None
+    assert DataProgress(answer_tokens=250, goal=1050, made=50, seconds=10.0, shards=2).seconds_left == 160
 
 
 def test_command_makes_a_set_says_what_is_in_it_and_goes_on_with_it(data, tmp_path):

@@ -20,12 +20,9 @@ def pull(name: Annotated[str, typer.Argument(help="A name from `pilotfish models
 @models.command("list")
 def list_models() -> None:
     """Show the catalogue."""
-    from rich.console import Console
-    from rich.table import Table
-
     import pilotfish.models.catalogue as catalogue
 
-    table = Table("name", "size", "cached", "from")
+    # Plain lines, however wide the terminal: a path is there to be copied.
     for entry in catalogue.listing():
-        table.add_row(entry.name, f"{entry.size / 1e6:.0f} MB", str(entry.path) if entry.cached else "no", entry.source)
-    Console().print(table)
+        where = f"cached at {entry.path}" if entry.cached else "not cached"
+        print(f"{entry.name}  {entry.size / 1e6:.0f} MB  {entry.source}  {where}")

@@ -125,7 +125,7 @@ StructuredOutputsText: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--structured-outputs",
-        help='JSON such as {"regex": "..."} or {"json": {...}}; or @file.json.',
+        help='JSON such as {"regex": "..."}, {"json": {...}} or {"choice": ["yes", "no"]}; or @file.json.',
         rich_help_panel=_SAMPLING,
     ),
 ]

@@ -42,7 +42,7 @@ def serve(
         typer.Option("--drain-timeout", help="Seconds to end running requests on SIGTERM.", rich_help_panel=_SERVER),
     ] = _DEFAULTS.drain_timeout,
     max_waiting: Annotated[
-        int, typer.Option("--max-waiting", help="Most requests in the queue; then 429.", rich_help_panel=_LIMITS)
+        int, typer.Option("--max-waiting", help="Most samples in the queue; then 429.", rich_help_panel=_LIMITS)
     ] = _DEFAULTS.max_waiting,
     request_timeout: Annotated[
         float,
@@ -65,7 +65,7 @@ def serve(
     max_prompt_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-prompt-tokens", help="Longest prompt; the model's context by default.", rich_help_panel=_LIMITS
+            "--max-prompt-tokens", help="Longest prompt; the context less 1 by default.", rich_help_panel=_LIMITS
         ),
     ] = None,
     max_n: Annotated[

@@ -87,6 +87,7 @@ class GrammarCompiler:
             "json": lambda text: LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE),
             "regex": LLMatcher.grammar_from_regex,
             "grammar": LLMatcher.grammar_from_lark,
+            "choice": LLMatcher.grammar_from_regex,
         }
         text = structured.text
         try:

@@ -107,7 +107,7 @@ class SamplingParams:
         if self.best_of is not None and self.best_of < self.n:
             raise checks.refusal("best_of", self.best_of, f"at least n, {self.n}")
         if self.greedy and self.sample_count > 1:
-            option = "n" if self.n > 1 else "best_of"
+            option = "n" if self.best_of is None else "best_of"
             raise checks.refusal(option, self.sample_count, "1 at temperature 0, where all samples are the same")
         if self.allowed_token_ids is not None and not set(self.allowed_token_ids) - set(self.banned_token_ids):
             raise SamplingParamsError("allowed_token_ids without banned_token_ids leaves no token: allow another one")

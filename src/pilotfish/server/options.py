@@ -1,11 +1,8 @@
 """A request's fields become `SamplingParams`. Owns the translation; ranges are judged by `SamplingParams`."""
 
-import json
-import re
 from dataclasses import fields
 from typing import Any
 
-from pilotfish.errors import SamplingParamsError
 from pilotfish.sampling.params import SamplingParams, fresh_seed
 from pilotfish.sampling.structured import StructuredOutputs
 from pilotfish.server.errors import ApiError
@@ -15,7 +12,6 @@ from pilotfish.server.protocol import (
     GenerationRequest,
     JsonObjectFormat,
     JsonSchemaFormat,
-    StructuredOutputsOptions,
 )
 from pilotfish.server.settings import ServerSettings
 
@@ -138,7 +134,10 @@ def _chat_budget(request: ChatRequest) -> dict[str, int]:
 
 def _form(request: GenerationRequest) -> StructuredOutputs | None:
     wanted = request.response_format
-    own = None if request.structured_outputs is None else _structured(request.structured_outputs)
+    given = request.structured_outputs
+    own = None
+    if given is not None:
+        own = StructuredOutputs(json=given.json_schema, regex=given.regex, grammar=given.grammar, choice=given.choice)
     if isinstance(wanted, JsonObjectFormat | JsonSchemaFormat) and own is not None:
         raise _invalid(
             "response_format", f"response_format {wanted.type!r} and structured_outputs: expected one of them"
@@ -148,30 +147,6 @@ def _form(request: GenerationRequest) -> StructuredOutputs | None:
     if isinstance(wanted, JsonSchemaFormat):
         return StructuredOutputs(json=wanted.json_schema.json_schema)
     return own
-
-
-def _structured(given: StructuredOutputsOptions) -> StructuredOutputs:
-    schema = given.json_schema
-    options = {"json": schema, "regex": given.regex, "grammar": given.grammar, "choice": given.choice}
-    present = [name for name, value in options.items() if value is not None]
-    if len(present) != 1:
-        got = " and ".join(present) or "none"
-        raise SamplingParamsError(f"structured_outputs has {got}; expected exactly one of json, regex, grammar, choice")
-    if given.choice is not None:
-        if not given.choice:
-            raise SamplingParamsError("structured_outputs.choice is empty; expected at least one text")
-        return StructuredOutputs(regex="|".join(map(_literally, given.choice)))
-    if isinstance(schema, str):
-        try:
-            json.loads(schema)
-        except RecursionError:
-            raise SamplingParamsError("structured_outputs.json is nested too deeply") from None
-    return StructuredOutputs(json=schema, regex=given.regex, grammar=given.grammar)
-
-
-def _literally(text: str) -> str:
-    """A regular expression of that text alone."""
-    return re.sub(r"[^0-9A-Za-z_ ]", lambda found: f"\\x{{{ord(found.group()):x}}}", text)
 
 
 def _invalid(param: str, message: str) -> ApiError:

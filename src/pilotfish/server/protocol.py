@@ -2,7 +2,7 @@
 
 Ranges are judged by `SamplingParams`, so that Python, command line and HTTP refuse the same with the same words. A
 field that is not here is refused by name; one that OpenAI has and this server cannot honour is refused as unsupported,
-unless it is null. Fields that only say something about the sender are accepted and have no effect.
+unless it asks for nothing. Fields that only say something about the sender are accepted and have no effect.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -15,6 +15,8 @@ Ids: TypeAlias = Annotated[list[int], Field(fail_fast=True)]
 Texts: TypeAlias = Annotated[list[str], Field(fail_fast=True)]
 
 _COMMON_UNSUPPORTED = ("service_tier", "prediction", "functions", "function_call")
+_NO_CALL = ("tool_choice", "function_call")
+"""Where "none" asks for what happens here anyway."""
 
 
 class Strict(BaseModel):
@@ -31,7 +33,8 @@ class Strict(BaseModel):
         if not isinstance(data, dict):
             return data
         for name in cls.unsupported:
-            if data.get(name) not in (None, [], {}):
+            harmless: tuple[Any, ...] = (None, [], {}, "none") if name in _NO_CALL else (None, [], {})
+            if data.get(name) not in harmless:
                 raise PydanticCustomError(
                     "unsupported_field", "'{field}' is not supported by this server", {"field": name}
                 )

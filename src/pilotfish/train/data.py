@@ -31,6 +31,8 @@ _TOKEN_BYTES = 6
 _ANSWER_FILL = 0.6
 """Mean length of an answer, as a share of the longest, for an estimate before anything is made."""
 _OPENING_FILL = 0.5
+_TELLING_SECONDS = 10.0
+"""Of a run, before its pace says when it will end: inventing the first prompts gives no answer tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,10 @@ class DataProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """`None` before anything is known."""
-        return max(self.goal - self.answer_tokens, 0) / self.tokens_per_second if self.made else None
+        """`None` in a run's first seconds, which say nothing of its pace."""
+        if not self.made or self.seconds < _TELLING_SECONDS:
+            return None
+        return max(self.goal - self.answer_tokens, 0) / self.tokens_per_second
 
 
 def make_data(
