@@ -65,9 +65,7 @@ Seed: TypeAlias = Annotated[
 ]
 MaxTokens: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--max-tokens", help="Tokens to generate at most; up to the context by default.", rich_help_panel=_SAMPLING
-    ),
+    typer.Option("--max-tokens", help="Tokens to generate at most.", rich_help_panel=_SAMPLING),
 ]
 Stop: TypeAlias = Annotated[
     list[str] | None,
