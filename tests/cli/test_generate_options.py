@@ -68,7 +68,7 @@ def test_structured_outputs_come_from_text_or_file(directory, tmp_path):
         (["--min-p", "1.5"], "min_p is 1.5; expected a number in"),
         (["--logit-bias", "{1"], "--logit-bias: expected a JSON object"),
         (["--structured-outputs", "@absent.json"], "--structured-outputs: cannot read"),
-        (["--structured-outputs", "{}"], "exactly one of json, regex and grammar"),
+        (["--structured-outputs", "{}"], "exactly one of json, regex, grammar, choice"),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(arguments, message):
