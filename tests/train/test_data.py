@@ -170,7 +170,9 @@ def test_own_prompts_are_answered_each_pass_and_their_turns_kept(model, tmp_path
 
 def test_raw_prompts_are_continued_as_they_are(model, tmp_path):
     prompts = [("looks once",), ("the shark",)]
-    own = settings(prompts=prompts_checksum(prompts), invent=False, raw=True, max_turns=1, boundaries=(2,))
+    own = settings(
+        prompts=prompts_checksum(prompts), invent=False, raw=True, max_turns=1, follow_ups=0.0, boundaries=(2,)
+    )
     make_data(model, own, tmp_path / "d", 10_000, prompts=prompts)
     for each, (text,) in zip(everything(tmp_path / "d"), prompts, strict=True):
         ids = model.tokenizer.encode(text)
