@@ -360,6 +360,7 @@ def test_nobody_is_asked_for_drafts_where_rows_are_too_dear_for_any(milliseconds
     machine = Machine()
     machine.time = PassTime({rows: each / 1000 for rows, each in milliseconds.items()})
     drafter = Oracle(machine, lambda place: 1.0)
+    drafter.top_successors = 8
     chooser = policy(machine, drafter)
     for request in range(4):
         chooser.begin(request, 50)
@@ -367,6 +368,7 @@ def test_nobody_is_asked_for_drafts_where_rows_are_too_dear_for_any(milliseconds
         jobs = [DraftJob(request, [0, 0], 1, LONGEST, SAMPLER, True) for request in range(4)]
         drafts = chooser.propose(jobs)
         assert all(len(draft) > 0 for draft in drafts) == (asked > 0)
+        assert chooser.top_successors == (8 if asked else 0), "nobody looks for what no drafter will use"
         for request in range(4):
             chooser.observe(Observation(request, [0, 0, 0], {}))
     assert drafter.asked == asked

@@ -104,7 +104,8 @@ class DraftPolicy(Drafter):
         self.nodes_per_depth = sum(drafter.nodes_per_depth for drafter in drafters)
         self.executors = tuple(executor for drafter in drafters for executor in drafter.executors)
         self.bytes_per_token = sum(drafter.bytes_per_token for drafter in drafters)
-        self.top_successors = max(drafter.top_successors for drafter in drafters)
+        self._most_successors = max(drafter.top_successors for drafter in drafters)
+        self.top_successors = self._most_successors
 
     @property
     def drafters(self) -> tuple[Drafter, ...]:
@@ -136,7 +137,9 @@ class DraftPolicy(Drafter):
         for job in jobs:
             self._known[job.request] = len(job.tokens)
             self._proposed[job.request] = []
-        chosen = self._chosen(jobs) if self._may_pay(rows, sum(job.draft_len for job in jobs)) else [EMPTY_DRAFT] * rows
+        paying = self._may_pay(rows, sum(job.draft_len for job in jobs))
+        self.top_successors = self._most_successors if paying else 0  # nor is anybody told what takes time to find out
+        chosen = self._chosen(jobs) if paying else [EMPTY_DRAFT] * rows
         # A request's first pass may hold rows of its prompt as well, which are not known here.
         starting = any(job.other_rows or len(job.tokens) == job.prompt_length for job in jobs)
         self._sent = None if starting else (rows + sum(map(len, chosen)), self._clock())
