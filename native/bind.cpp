@@ -1,5 +1,7 @@
 // The Python face of the native code: checks shapes and types of arrays, releases the interpreter lock, maps faults to
 // the package's exceptions. Knows nothing of PyTorch; its tensors arrive through DLPack.
+//
+// Over 400 lines: it is the one place where Python meets native code, and only lists and checks what the others do.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
