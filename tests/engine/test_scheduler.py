@@ -1,6 +1,6 @@
 """Who runs when: every wait has a bound, nothing is lost, and no output shows any of it.
 
-Over 400 lines: the bounds, preemption under every kind of drafter and what survives a failed round share one small world.
+Over 400 lines: the bounds, preemption under every kind of drafter and what survives a failed round share one world.
 """
 
 import random
