@@ -39,7 +39,10 @@ const std::map<std::string, Norm> kNorms = {
     {"mlp_out", Norm::kMlpOut},           {"query", Norm::kQuery},                {"key", Norm::kKey},
     {"final", Norm::kFinal}};
 const std::map<std::string, FloatStorage> kStorages = {
-    {"float32", FloatStorage::kFloat32}, {"bfloat16", FloatStorage::kBFloat16}, {"int8", FloatStorage::kInt8}};
+    {"float32", FloatStorage::kFloat32},
+    {"bfloat16", FloatStorage::kBFloat16},
+    {"bfloat16-compute", FloatStorage::kBFloat16Pairs},
+    {"int8", FloatStorage::kInt8}};
 
 template <class Value>
 Value named(const std::map<std::string, Value>& values, const std::string& name) {

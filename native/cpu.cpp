@@ -26,8 +26,10 @@ std::vector<const KernelTable*> usable_kernels() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl"))
+      __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512bf16")) tables.push_back(&avx512bf16_kernels());
     tables.push_back(&avx512_kernels());
+  }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
     tables.push_back(&avx2_kernels());
 #elif defined(__aarch64__)

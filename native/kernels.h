@@ -16,18 +16,27 @@ constexpr int kGroup = 32;         // inputs that share a scale in int8 storage
 constexpr int kMaximumBlock = 64;  // values that share a maximum in block_maxima
 constexpr int kPagePositions = 32; // positions of a cache page, and of a step of the online softmax
 
-// How a packed matrix is stored. The grouped forms differ in the type of scale and in having a minimum.
-enum class Storage : int { kFloat32, kBFloat16, kInt8Half, kInt8HalfMinimum, kInt8Float, kInt8FloatMinimum };
+// How a packed matrix is stored. Pairs multiply inputs that are rounded to bfloat16. The grouped forms differ in the type
+// of scale and in having a minimum.
+enum class Storage : int {
+  kFloat32,
+  kBFloat16,
+  kBFloat16Pairs,
+  kInt8Half,
+  kInt8HalfMinimum,
+  kInt8Float,
+  kInt8FloatMinimum
+};
 
 // Rows times one tile of 32 columns. out[row][32] = sum over k of x[row][k] * w[k][column].
 struct LinearArgs {
   Storage storage;
   const uint8_t* tile;
-  int64_t k;           // inputs, a multiple of 32 for the grouped storages
+  int64_t k;           // inputs, a multiple of 32 for the grouped storages, of 2 for pairs
   int64_t tile_bytes;
   int64_t rows;
-  const float* x;      // [rows][x_stride], zero up to k rounded to 32
-  int64_t x_stride;
+  const float* x;      // [rows][x_stride], zero up to k rounded to 32; for pairs each row begins with k bfloat16 instead
+  int64_t x_stride;    // floats, in every storage
   const float* group_sums;  // [rows][sums_stride], needed where the storage has a minimum
   int64_t sums_stride;
   float* out;               // [rows][32]
@@ -63,6 +72,8 @@ struct KernelTable {
   void (*gate)(Activation activation, const float* tile, int64_t rows, float* out, int64_t out_stride);
   // Sums of the groups of 32 values.
   void (*group_sums)(const float* x, int64_t groups, float* sums);
+  // out[i] = x[i] rounded to bfloat16, to nearest, ties to even, subnormal numbers to zero. `out` may begin where `x` does.
+  void (*round_bfloat16)(const float* x, int64_t n, uint16_t* out);
   // maxima[i] = the highest of values[64 i] to values[64 i + 63], -inf where all are NaN. Returns whether every value is
   // regular, that is below +inf and not NaN.
   bool (*block_maxima)(const float* values, int64_t blocks, float* maxima);
@@ -81,6 +92,7 @@ inline int64_t attend_scratch(int64_t rows, int64_t heads, int64_t tree_slots) {
 const KernelTable& portable_kernels();
 const KernelTable& avx2_kernels();
 const KernelTable& avx512_kernels();
+const KernelTable& avx512bf16_kernels();
 const KernelTable& neon_kernels();
 
 }  // namespace pilotfish

@@ -15,7 +15,7 @@ namespace {
 }  // namespace
 
 const KernelTable& avx512_kernels() {
-  static constexpr KernelTable table{"avx512",     linear,        attend, rms_norm, gate, group_sums,
+  static constexpr KernelTable table{"avx512",     linear,        attend, rms_norm, gate, group_sums, round_bfloat16,
                                      block_maxima, gumbel_argmax, multiply_add_burst, read_burst};
   return table;
 }

@@ -39,6 +39,9 @@ struct BFloat16Tile {
   }
 };
 
+// [k / 2][32] words of two inputs each, the earlier in the low half.
+struct PairsTile {};
+
 template <int Rows, int Width, class Tile>
 void plain_block(const BlockArgs& a) {
   V16 sums[Rows][Width];
@@ -71,6 +74,44 @@ void plain_block(const BlockArgs& a) {
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < Width; ++v) store(a.out + r * kTileColumns + (half + v) * 16, sums[r][v]);
+}
+
+// Inputs and weights in bfloat16, two inputs to a 32-bit word: a word of x times the words of one input pair's 16 columns.
+// The products are exact in float32; the second of a pair is added first, as the processors' instruction does it, and
+// subnormal sums become zero.
+template <int Rows, int Width>
+void pairs_block(const BlockArgs& a) {
+  V16 sums[Rows][Width];
+  const uint32_t* x[Rows];
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+    x[r] = reinterpret_cast<const uint32_t*>(a.x + r * a.x_stride);
+#pragma GCC unroll 2
+    for (int v = 0; v < Width; ++v) sums[r][v] = zero();
+  }
+  const uint32_t* at = reinterpret_cast<const uint32_t*>(a.tile) + a.half * 16;
+  const uint8_t* ahead = a.prefetch;
+  const int64_t step = a.prefetch_step, pairs = a.k / 2;
+#pragma GCC unroll 2
+  for (int64_t k = 0; k < pairs; ++k) {
+    Pairs w[Width];
+#pragma GCC unroll 2
+    for (int v = 0; v < Width; ++v) w[v] = load_pairs(at + v * 16);
+    at += kTileColumns;
+#pragma GCC unroll 2
+    for (int line = 0; line < 2; ++line) {
+      __builtin_prefetch(ahead, 0, 2);
+      ahead += step;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 2
+      for (int v = 0; v < Width; ++v) sums[r][v] = add_products(x[r] + k, w[v], sums[r][v]);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < Width; ++v) store(a.out + r * kTileColumns + (a.half + v) * 16, sums[r][v]);
 }
 
 // A group: 32 inputs of 32 int8 columns, then 32 scales, then (in some storages) 32 minimums.
@@ -158,6 +199,10 @@ template <int Rows, int Width, class Tile>
 PF_INLINE void one_block(const BlockArgs& args, BFloat16Tile*) {
   plain_block<Rows, Width, Tile>(args);
 }
+template <int Rows, int Width, class Tile>
+PF_INLINE void one_block(const BlockArgs& args, PairsTile*) {
+  pairs_block<Rows, Width>(args);
+}
 template <int Rows, int Width, class Tile, bool HalfScales, bool Minimum>
 PF_INLINE void one_block(const BlockArgs& args, Int8Group<HalfScales, Minimum>*) {
   grouped_block<Rows, Width, Tile>(args);
@@ -211,6 +256,10 @@ void linear(const LinearArgs& a) {
   switch (a.storage) {
     case Storage::kFloat32: return linear_tile<Float32Tile>(a);
     case Storage::kBFloat16: return linear_tile<BFloat16Tile>(a);
+    case Storage::kBFloat16Pairs: {
+      [[maybe_unused]] const SubnormalsAreZero mode;
+      return linear_tile<PairsTile>(a);
+    }
     case Storage::kInt8Half: return linear_tile<Int8Group<true, false>>(a);
     case Storage::kInt8HalfMinimum: return linear_tile<Int8Group<true, true>>(a);
     case Storage::kInt8Float: return linear_tile<Int8Group<false, false>>(a);

@@ -49,6 +49,17 @@ void group_sums(const float* x, int64_t groups, float* sums) {
   for (int64_t g = 0; g < groups; ++g) sums[g] = sum_lanes(add(load(x + g * kGroup), load(x + g * kGroup + 16)));
 }
 
+void round_bfloat16(const float* x, int64_t n, uint16_t* out) {
+  float from[16];
+  uint16_t to[16];
+  for (int64_t i = 0; i < n; i += 16) {  // through both arrays, since the results may lie where the values do
+    const size_t count = static_cast<size_t>(n - i < 16 ? n - i : 16);
+    __builtin_memcpy(from, x + i, count * sizeof(float));
+    for (int lane = 0; lane < 16; ++lane) to[lane] = float32_to_normal_bfloat16(from[lane]);
+    __builtin_memcpy(out + i, to, count * sizeof(uint16_t));
+  }
+}
+
 double multiply_add_burst(int64_t repeats, float* sink) {
   constexpr int kChains = kMaxRows;
   V16 chains[kChains];

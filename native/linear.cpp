@@ -21,8 +21,9 @@ std::vector<Column> in_order(int64_t count) {
 
 PackedLinear::PackedLinear(const FloatSource& weights, int64_t outputs, int64_t inputs, FloatStorage storage)
     : inputs_(inputs) {
-  // Grouped weights need sums of their inputs, which this class does not keep.
-  if (storage == FloatStorage::kInt8) fail<TensorFault>("storage is int8; expected float32 or bfloat16");
+  // Other storages want sums or rounding of their inputs, which this class does not do.
+  if (storage != FloatStorage::kFloat32 && storage != FloatStorage::kBFloat16)
+    fail<TensorFault>("storage is int8 or bfloat16-compute; expected float32 or bfloat16");
   matrix_ = pack_floats({weights}, inputs, in_order(outputs), storage);
 }
 

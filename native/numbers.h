@@ -26,6 +26,15 @@ static inline uint16_t float32_to_bfloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// The same with numbers that bfloat16 could hold only as subnormal ones becoming zero. No branch, so that loops over it
+// become vector instructions.
+static inline uint16_t float32_to_normal_bfloat16(float value) {
+  const uint32_t bits = float_to_bits(value), magnitude = bits & 0x7fffffffu;
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t usual = magnitude < 0x00800000u ? (bits >> 16) & 0x8000u : rounded;
+  return static_cast<uint16_t>(magnitude > 0x7f800000u ? (bits >> 16) | 0x40u : usual);
+}
+
 static inline float float16_to_float32(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t exponent = (half >> 10) & 31u, fraction = half & 1023u;

@@ -111,9 +111,11 @@ void Memory::Unmap::operator()(uint8_t* data) const { munmap(data, bytes); }
 PackedMatrix pack_floats(const std::vector<FloatSource>& sources, int64_t inputs, const std::vector<Column>& columns,
                          FloatStorage storage) {
   if (storage == FloatStorage::kInt8) return quantise(sources, inputs, columns);
-  const bool wide = storage == FloatStorage::kFloat32;
-  PackedMatrix matrix = empty_matrix(wide ? Storage::kFloat32 : Storage::kBFloat16, inputs, columns.size(),
-                                     inputs * (wide ? 128 : 64));
+  const bool wide = storage == FloatStorage::kFloat32, pairs = storage == FloatStorage::kBFloat16Pairs;
+  const int64_t stored = pairs ? round_up(inputs, 2) : inputs;
+  PackedMatrix matrix =
+      empty_matrix(wide ? Storage::kFloat32 : pairs ? Storage::kBFloat16Pairs : Storage::kBFloat16, stored,
+                   columns.size(), stored * (wide ? 128 : 64));
   constexpr int64_t kStretch = 64;  // inputs at a time, so that the lines written stay in the cache
   for (int64_t tile = 0; tile < matrix.tiles; ++tile) {
     uint8_t* to = matrix.memory.data() + tile * matrix.tile_bytes;
@@ -127,6 +129,10 @@ PackedMatrix pack_floats(const std::vector<FloatSource>& sources, int64_t inputs
         if (wide) {
           float* values = reinterpret_cast<float*>(to);
           for (int64_t k = begin; k < end; ++k) values[k * 32 + lane] = element(source, row + k);
+        } else if (pairs) {
+          uint16_t* halves = reinterpret_cast<uint16_t*>(to) + lane * 2;
+          for (int64_t k = begin; k < end; ++k)
+            halves[k / 2 * 64 + k % 2] = float32_to_normal_bfloat16(element(source, row + k));
         } else {
           uint16_t* halves = reinterpret_cast<uint16_t*>(to) + (lane % 16) * 2 + lane / 16;
           if (source.element == Element::kBFloat16) {
@@ -186,6 +192,11 @@ void PackedMatrix::read_column(int64_t column, float* out) const {
   if (storage == Storage::kBFloat16) {
     const uint16_t* halves = reinterpret_cast<const uint16_t*>(from) + (lane % 16) * 2 + lane / 16;
     for (int64_t i = 0; i < k; ++i) out[i] = bfloat16_to_float32(halves[i * kTileColumns]);
+    return;
+  }
+  if (storage == Storage::kBFloat16Pairs) {
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(from) + lane * 2;
+    for (int64_t i = 0; i < k; ++i) out[i] = bfloat16_to_float32(halves[i / 2 * 64 + i % 2]);
     return;
   }
   const bool half = half_scales(storage);

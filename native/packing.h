@@ -1,6 +1,7 @@
 // Weight matrices in the order in which the kernels read them: tiles of 32 output columns, inputs ascending within.
 //
-// float32: [k][32]. bfloat16: [k][16] words, column c in the low and c + 16 in the high half. int8: groups of 32 inputs,
+// float32: [k][32]. bfloat16: [k][16] words, column c in the low and c + 16 in the high half; or pairs, [k / 2][32] words,
+// the earlier of two inputs in the low half. int8: groups of 32 inputs,
 // [32][32] int8, then 32 scales, then 32 minimums where there are any; scales are kept as float16 where that is exact.
 #pragma once
 #include <cstdint>
@@ -31,7 +32,7 @@ struct Column {
   int64_t row = 0;
 };
 
-enum class FloatStorage { kFloat32, kBFloat16, kInt8 };
+enum class FloatStorage { kFloat32, kBFloat16, kBFloat16Pairs, kInt8 };
 
 // Zeroed memory aligned to cache lines, in huge pages where the system gives them.
 class Memory {
@@ -63,6 +64,7 @@ struct PackedMatrix {
   bool has_minimum() const {
     return storage == Storage::kInt8HalfMinimum || storage == Storage::kInt8FloatMinimum;
   }
+  bool rounds_inputs() const { return storage == Storage::kBFloat16Pairs; }
   const uint8_t* tile(int64_t index) const { return memory.data() + index * tile_bytes; }
   // The weights of one output as float32, `k` values: for an embedding.
   void read_column(int64_t column, float* out) const;

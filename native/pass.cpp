@@ -61,7 +61,7 @@ void Pass::work(Worker& worker) {
     float* normed = normed_ + i * hidden_stride_;
     kernels_.rms_norm(hidden_ + logit_rows_[static_cast<size_t>(i)] * hidden_stride_, decoder_.final_norm_.data(),
                       spec_.hidden, epsilon, normed);
-    if (head.has_minimum()) kernels_.group_sums(normed, head.k / kGroup, sums_ + i * sums_stride_);
+    ready(head, normed, spec_.hidden, i);
   });
   const PackedMatrix* matrices[] = {&head};
   multiply(worker, matrices, 1, normed_, hidden_stride_, static_cast<int64_t>(logit_rows_.size()), Then::kStore,
@@ -89,8 +89,15 @@ void Pass::normalise(Worker& worker, int64_t boundary, const std::vector<float>&
     }
     if (boundary >= 0) capture(boundary, row);
     kernels_.rms_norm(hidden, weight.data(), spec_.hidden, epsilon, normed);
-    if (consumer.has_minimum()) kernels_.group_sums(normed, consumer.k / kGroup, sums_ + row * sums_stride_);
+    ready(consumer, normed, spec_.hidden, row);
   });
+}
+
+// What a matrix wants of a row of its inputs that is complete.
+void Pass::ready(const PackedMatrix& consumer, float* x, int64_t width, int64_t row) {
+  if (consumer.has_minimum()) kernels_.group_sums(x, consumer.k / kGroup, sums_ + row * sums_stride_);
+  // An odd width has a zero after it, which completes the last pair.
+  if (consumer.rounds_inputs()) kernels_.round_bfloat16(x, round_up(width, 2), reinterpret_cast<uint16_t*>(x));
 }
 
 void Pass::sums(Worker& worker, const PackedMatrix& consumer, const float* x, int64_t stride) {
@@ -109,11 +116,11 @@ void Pass::layer(Worker& worker, int64_t index) {
   const int64_t rows = static_cast<int64_t>(rows_.size());
   const bool sandwich = spec_.sandwich_norms;
 
-  // Whichever of the three has minimums needs the sums; they have the same inputs.
+  // Whichever of the three wants something of its inputs; they have the same ones.
   const PackedMatrix* qkv[] = {place(Place::kQuery), place(Place::kKey), place(Place::kValue)};
   const PackedMatrix* needy = qkv[0];
   for (const PackedMatrix* each : qkv)
-    if (each->has_minimum()) needy = each;
+    if (each->has_minimum() || each->rounds_inputs()) needy = each;
   normalise(worker, index, norm(layer, Norm::kAttentionIn),
             sandwich && index > request_.start
                 ? &norm(decoder_.layers_[static_cast<size_t>(index - 1)], Norm::kMlpOut)
@@ -175,6 +182,8 @@ void Pass::rotate_and_write(int64_t index, int64_t row) {
 
 void Pass::attention(Worker& worker, int64_t index) {
   const int64_t dim = spec_.padded_dim(), group = spec_.heads / spec_.kv_heads;
+  const PackedMatrix& consumer =
+      decoder_.layers_[static_cast<size_t>(index)].places[static_cast<int>(Place::kOutput)];
   worker.share(static_cast<int64_t>(blocks_.size()) * spec_.kv_heads, [&](int64_t unit, int64_t) {
     const Block& block = blocks_[static_cast<size_t>(unit / spec_.kv_heads)];
     const int64_t kv_head = unit % spec_.kv_heads, queries = block.rows * group;
@@ -201,14 +210,19 @@ void Pass::attention(Worker& worker, int64_t index) {
     args.out = out;
     args.scratch = out + block_rows_ * group * dim;
     kernels_.attend(args);
-    for (int64_t q = 0; q < queries; ++q)
-      std::memcpy(attended_ + (block.first_row + q / group) * attended_stride_ +
-                      (kv_head * group + q % group) * spec_.head_dim,
-                  out + q * dim, static_cast<size_t>(spec_.head_dim) * sizeof(float));
+    for (int64_t q = 0; q < queries; ++q) {
+      float* attended = attended_ + (block.first_row + q / group) * attended_stride_;
+      const int64_t first = (kv_head * group + q % group) * spec_.head_dim;
+      if (consumer.rounds_inputs())
+        kernels_.round_bfloat16(out + q * dim, spec_.head_dim, reinterpret_cast<uint16_t*>(attended) + first);
+      else
+        std::memcpy(attended + first, out + q * dim, static_cast<size_t>(spec_.head_dim) * sizeof(float));
+    }
   });
 }
 
-// out = x times the matrices, whose columns follow one another; `following` is multiplied next and brought near.
+// out = x times the matrices, whose columns follow one another; `following` is multiplied next and brought near. After a
+// gate it is the matrix that reads `out`.
 void Pass::multiply(Worker& worker, const PackedMatrix* const* matrices, int count, const float* x, int64_t x_stride,
                     int64_t rows, Then then, float* out, int64_t out_stride, const PackedMatrix* following) {
   int64_t total = 0;
@@ -251,7 +265,14 @@ void Pass::multiply(Worker& worker, const PackedMatrix* const* matrices, int cou
       for (int64_t row = 0; row < rows; ++row)
         add_to(args.out + row * kTileColumns, matrix->bias.data() + column, kTileColumns);
     if (then == Then::kGate) {
-      kernels_.gate(spec_.activation, args.out, rows, out + tile * 16, out_stride);
+      if (!following->rounds_inputs()) {
+        kernels_.gate(spec_.activation, args.out, rows, out + tile * 16, out_stride);
+        return;
+      }
+      kernels_.gate(spec_.activation, args.out, rows, args.out, kTileColumns);  // over the gates, which it has read
+      for (int64_t row = 0; row < rows; ++row)
+        kernels_.round_bfloat16(args.out + row * kTileColumns, 16,
+                                reinterpret_cast<uint16_t*>(out + row * out_stride) + tile * 16);
       return;
     }
     float* to = out + base + column;

@@ -40,6 +40,7 @@ class Pass {
   void attention(Worker& worker, int64_t index);
   void normalise(Worker& worker, int64_t boundary, const std::vector<float>& weight, const std::vector<float>* added,
                  const PackedMatrix& consumer);
+  void ready(const PackedMatrix& consumer, float* x, int64_t width, int64_t row);
   void sums(Worker& worker, const PackedMatrix& consumer, const float* x, int64_t stride);
   void multiply(Worker& worker, const PackedMatrix* const* matrices, int count, const float* x, int64_t x_stride,
                 int64_t rows, Then then, float* out, int64_t out_stride, const PackedMatrix* following);
@@ -56,7 +57,8 @@ class Pass {
   std::vector<Block> blocks_;
   int64_t most_nodes_ = 0, last_position_ = -1, block_rows_ = 1;
 
-  // The workspace: [row][stride] each, zero beyond the true width.
+  // The workspace: [row][stride] each, zero beyond the true width. What only matrices read that round their inputs (normed,
+  // attended, gated) holds bfloat16 from the beginning of each row.
   int64_t hidden_stride_ = 0, qkv_stride_ = 0, attended_stride_ = 0, gated_stride_ = 0, sums_stride_ = 0;
   int64_t scratch_floats_ = 0;
   float *hidden_ = nullptr, *normed_ = nullptr, *branch_ = nullptr, *qkv_ = nullptr, *attended_ = nullptr,

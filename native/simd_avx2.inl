@@ -66,6 +66,32 @@ PF_INLINE V16 bfloat16_high(const uint32_t* at) {
   return {_mm256_castsi256_ps(_mm256_and_si256(load_words(at), upper)),
           _mm256_castsi256_ps(_mm256_and_si256(load_words(at + 8), upper))};
 }
+
+// Two bfloat16 in each of sixteen 32-bit lanes.
+struct Pairs {
+  __m256i a, b;
+};
+PF_INLINE Pairs load_pairs(const uint32_t* at) { return {load_words(at), load_words(at + 8)}; }
+// While it lives, subnormal operands and results of this thread's arithmetic are zero.
+class SubnormalsAreZero {
+ public:
+  SubnormalsAreZero() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+  ~SubnormalsAreZero() { _mm_setcsr(before_); }
+
+ private:
+  const unsigned before_;
+};
+PF_INLINE __m256 low_half(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+PF_INLINE __m256 high_half(__m256i pairs) {
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+}
+// sum + high half of w * high half of *x, then + low half * low half.
+PF_INLINE V16 add_products(const uint32_t* x, Pairs w, V16 sum) {
+  const __m256i both = _mm256_set1_epi32(static_cast<int>(*x));
+  const V16 second = {high_half(both), high_half(both)}, first = {low_half(both), low_half(both)};
+  return fma(first, {low_half(w.a), low_half(w.b)}, fma(second, {high_half(w.a), high_half(w.b)}, sum));
+}
+
 PF_INLINE __m256 from_int8_half(const int8_t* at) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))));
 }

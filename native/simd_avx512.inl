@@ -54,6 +54,41 @@ PF_INLINE V16 bfloat16_low(const uint32_t* at) {
 PF_INLINE V16 bfloat16_high(const uint32_t* at) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(at), _mm512_set1_epi32(-65536)))};
 }
+
+// Two bfloat16 in each of sixteen 32-bit lanes.
+struct Pairs {
+  __m512i v;
+};
+PF_INLINE Pairs load_pairs(const uint32_t* at) { return {_mm512_loadu_si512(at)}; }
+#ifdef PF_DOT_BFLOAT16
+class SubnormalsAreZero {};  // the instruction itself is so
+// sum + high half of w * high half of *x, then + low half * low half. The operand in memory as in fma_scalar.
+PF_INLINE V16 add_products(const uint32_t* x, Pairs w, V16 sum) {
+  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum.v) : "v"(w.v), "m"(*x));
+  return sum;
+}
+#else
+// While it lives, subnormal operands and results of this thread's arithmetic are zero.
+class SubnormalsAreZero {
+ public:
+  SubnormalsAreZero() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+  ~SubnormalsAreZero() { _mm_setcsr(before_); }
+
+ private:
+  const unsigned before_;
+};
+PF_INLINE __m512 low_half(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+PF_INLINE __m512 high_half(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+}
+// sum + high half of w * high half of *x, then + low half * low half.
+PF_INLINE V16 add_products(const uint32_t* x, Pairs w, V16 sum) {
+  const __m512i both = _mm512_set1_epi32(static_cast<int>(*x));
+  const __m512 first = _mm512_fmadd_ps(high_half(both), high_half(w.v), sum.v);
+  return {_mm512_fmadd_ps(low_half(both), low_half(w.v), first)};
+}
+#endif
+
 PF_INLINE V16 from_int8(const int8_t* at) {
   __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};

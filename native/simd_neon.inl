@@ -80,6 +80,40 @@ PF_INLINE V16 bfloat16_high(const uint32_t* at) {
   return each(
       [&](int i) { return vreinterpretq_f32_u32(vandq_u32(vld1q_u32(at + 4 * i), vdupq_n_u32(0xffff0000u))); });
 }
+
+// Two bfloat16 in each of sixteen 32-bit lanes.
+struct Pairs {
+  uint32x4_t v[4];
+};
+PF_INLINE Pairs load_pairs(const uint32_t* at) {
+  return {{vld1q_u32(at), vld1q_u32(at + 4), vld1q_u32(at + 8), vld1q_u32(at + 12)}};
+}
+// While it lives, subnormal operands and results of this thread's arithmetic are zero.
+class SubnormalsAreZero {
+ public:
+  SubnormalsAreZero() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    set(before_ | (uint64_t{1} << 24));
+  }
+  ~SubnormalsAreZero() { set(before_); }
+
+ private:
+  static void set(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode) : "memory"); }
+  uint64_t before_;
+};
+PF_INLINE float32x4_t low_half(uint32x4_t pairs) { return vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16)); }
+PF_INLINE float32x4_t high_half(uint32x4_t pairs) {
+  return vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff0000u)));
+}
+// sum + high half of w * high half of *x, then + low half * low half.
+PF_INLINE V16 add_products(const uint32_t* x, Pairs w, V16 sum) {
+  const uint32x4_t both = vdupq_n_u32(*x);
+  const float32x4_t low = low_half(both), high = high_half(both);
+  return each([&](int i) {
+    return vfmaq_f32(vfmaq_f32(sum.v[i], high, high_half(w.v[i])), low, low_half(w.v[i]));
+  });
+}
+
 PF_INLINE V16 from_int8(const int8_t* at) {
   const int8x16_t bytes = vld1q_s8(at);
   const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));

@@ -80,6 +80,29 @@ PF_INLINE V16 bfloat16_low(const uint32_t* at) {
 PF_INLINE V16 bfloat16_high(const uint32_t* at) {
   return each([&](int i) { return float_of_bits(at[i] & 0xffff0000u); });
 }
+
+// Two bfloat16 in each of sixteen 32-bit lanes.
+struct Pairs {
+  uint32_t v[16];
+};
+PF_INLINE Pairs load_pairs(const uint32_t* at) {
+  Pairs pairs;
+  for (int i = 0; i < 16; ++i) pairs.v[i] = at[i];
+  return pairs;
+}
+class SubnormalsAreZero {};  // plain C++ cannot tell the processor, so each sum is looked at
+PF_INLINE float normal(float value) {
+  return __builtin_fabsf(value) < 1.17549435e-38f ? __builtin_copysignf(0.0f, value) : value;
+}
+// sum + high half of w * high half of *x, then + low half * low half.
+PF_INLINE V16 add_products(const uint32_t* x, Pairs w, V16 sum) {
+  const float low = float_of_bits(*x << 16), high = float_of_bits(*x & 0xffff0000u);
+  return each([&](int i) {
+    const float first = normal(__builtin_fmaf(high, float_of_bits(w.v[i] & 0xffff0000u), sum.v[i]));
+    return normal(__builtin_fmaf(low, float_of_bits(w.v[i] << 16), first));
+  });
+}
+
 PF_INLINE V16 from_int8(const int8_t* at) {
   return each([&](int i) { return static_cast<float>(at[i]); });
 }

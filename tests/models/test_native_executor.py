@@ -337,7 +337,7 @@ def test_executor_describes_itself():
     assert run.threads == 3
     assert run.page_bytes == 3 * 2 * 32 * (12 + 16) * 4
     assert 1 <= _native.available_cores() <= (os.cpu_count() or 1)
-    assert set(_native.instruction_sets()) <= {"avx512", "avx2", "neon", "portable"}
+    assert set(_native.instruction_sets()) <= {"avx512bf16", "avx512", "avx2", "neon", "portable"}
     assert all(isinstance(feature, str) for feature in _native.cpu_features())
     assert _native.measure_bandwidth(1) > 1e8
     assert _native.measure_flops(1) > 1e8

@@ -75,6 +75,8 @@ RICH = config(
         LayerConfig(rope(12, 500.0, 1.2), sliding_window=40),
     ),
 )
+# Odd sizes, which storage in pairs of inputs has to complete.
+ODD = config(hidden_size=37, intermediate_size=51)
 # Inputs in whole groups of 32, so that every matrix has a grouped form.
 GROUPED = config(hidden_size=64, intermediate_size=96, num_heads=4, num_kv_heads=1, head_dim=16)
 
@@ -151,13 +153,22 @@ def grouped_forms(tensors: dict[str, Tensor]) -> dict[str, GroupedInt8]:
     return forms
 
 
-MODELS = ("plain-float32", "rich-bfloat16", "rich-float32", "plain-int8", "grouped-auto")
+MODELS = (
+    "plain-float32",
+    "rich-bfloat16",
+    "rich-float32",
+    "plain-int8",
+    "grouped-auto",
+    "rich-bfloat16_compute",
+    "odd-bfloat16_compute",
+)
 
 
 def executor(model: str, threads: int = 1, **options) -> NativeExecutor:
     """One of `MODELS`: shapes and weight type."""
     shape, weight_type = model.split("-")
-    decoder = {"plain": PLAIN, "rich": RICH, "grouped": GROUPED}[shape]
+    decoder = {"plain": PLAIN, "rich": RICH, "grouped": GROUPED, "odd": ODD}[shape]
+    weight_type = weight_type.replace("_", "-")
     tensors = random_tensors(decoder, seed=3)
     weights = TensorWeights(tensors, grouped_forms(tensors) if weight_type == "auto" else None)
     return NativeExecutor(decoder, weights, weight_type=weight_type, threads=threads, **options)

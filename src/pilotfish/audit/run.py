@@ -13,8 +13,9 @@ from pilotfish.audit.results import Level, Report
 from pilotfish.audit.subject import Subject
 from pilotfish.audit.theory import run_theory
 from pilotfish.errors import InvalidInputError
-from pilotfish.models.loading import ExecutorChoice, WeightType, load_model
+from pilotfish.models.loading import ExecutorChoice, load_model
 from pilotfish.models.machine import Machine
+from pilotfish.models.weights import WeightType
 
 LOCAL_LEVELS = ("theory", "noise", "identity", "law")
 DEFAULT_SEED = 20_261_129

@@ -57,7 +57,7 @@ def audit(
         str | None,
         typer.Option(
             "--weights",
-            help="Storage of the native executor: auto (the default), float32, bfloat16, int8.",
+            help=options.WEIGHTS_HELP,
             rich_help_panel=_MODEL,
         ),
     ] = None,

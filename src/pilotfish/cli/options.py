@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 DEMO_MODEL = "smollm2-135m-instruct"
 
+WEIGHTS_HELP = "Storage of the native executor: auto, float32, bfloat16, bfloat16-compute, int8."
+
 _MODEL = "Model"
 _SAMPLING = "Sampling"
 _SPECULATION = "Speculation"
@@ -27,9 +29,7 @@ ExecutorName: TypeAlias = Annotated[
 ]
 Weights: TypeAlias = Annotated[
     str,
-    typer.Option(
-        "--weights", help="Storage of the native executor: auto, float32, bfloat16, int8.", rich_help_panel=_MODEL
-    ),
+    typer.Option("--weights", help=WEIGHTS_HELP, rich_help_panel=_MODEL),
 ]
 Threads: TypeAlias = Annotated[
     int | None,

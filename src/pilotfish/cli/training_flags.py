@@ -21,7 +21,7 @@ OUTPUT = Annotated[Path, typer.Argument(help="Directory of the run, and of the d
 _SESSION: Mapping[str, tuple[Any, Any, str, str]] = {
     "model": (str, options.DEMO_MODEL, "The target that made the data.", _TARGET),
     "executor": (str, "auto", "auto, native or torch.", _TARGET),
-    "weights": (str, "auto", "Storage of the native executor: auto, float32, bfloat16, int8.", _TARGET),
+    "weights": (str, "auto", options.WEIGHTS_HELP, _TARGET),
     "threads": (int | None, None, "Of the native executor; all physical cores by default.", _TARGET),
     "device": (str, "cpu", "cpu, or auto for the GPUs that Accelerate finds.", _RUN),
     "dtype": (str, "bfloat16", "Of the drafter's files: bfloat16 or float32.", _RUN),

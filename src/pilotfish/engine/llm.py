@@ -19,7 +19,8 @@ from pilotfish.engine.speculation import build_speculation
 from pilotfish.errors import InvalidInputError, PromptError, SamplingParamsError
 from pilotfish.metrics.counters import SpeculationCounters
 from pilotfish.models.base import PagedExecutor
-from pilotfish.models.loading import ExecutorChoice, Model, WeightType, load_model
+from pilotfish.models.loading import ExecutorChoice, Model, load_model
+from pilotfish.models.weights import WeightType
 from pilotfish.sampling.grammar import GrammarCompiler
 from pilotfish.sampling.params import SamplingParams, fresh_seed
 

@@ -14,11 +14,11 @@ from pilotfish.models.base import Executor
 from pilotfish.models.devices import CPU, require_device
 from pilotfish.models.files import ModelFiles, resolve
 from pilotfish.models.tokenizer import Tokenizer, load_tokenizer
+from pilotfish.models.weights import WEIGHT_TYPES, WeightType
 
 logger = logging.getLogger(__name__)
 
 ExecutorChoice: TypeAlias = Literal["auto", "native", "torch"]
-WeightType: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def load_model(
         ExecutorUnavailableError: the native executor was asked for by name and does not work here.
     """
     _require_choice("executor", executor, ("auto", "native", "torch"))
-    _require_choice("weights", weights, ("auto", "float32", "bfloat16", "int8"))
+    _require_choice("weights", weights, WEIGHT_TYPES)
     if threads is not None and threads < 1:
         raise InvalidInputError(f"threads={threads}: expected at least 1")
     require_device(device)

@@ -17,9 +17,9 @@ from torch import Tensor
 from pilotfish.errors import ExecutorUnavailableError, InvalidInputError, RowsError, UnsupportedModelError
 from pilotfish.models.base import PagedExecutor, PassOutput, Segment
 from pilotfish.models.config import DecoderConfig
-from pilotfish.models.native_loader import NativeLoader, WeightType
+from pilotfish.models.native_loader import NativeLoader
 from pilotfish.models.prefix_cache import PrefixCache
-from pilotfish.models.weights import Weights
+from pilotfish.models.weights import WEIGHT_TYPES, Weights, WeightType
 
 
 def native_module() -> ModuleType:
@@ -45,16 +45,17 @@ class NativeExecutor(PagedExecutor):
         config: the decoder's shape.
         weights: where its tensors are read from, one at a time.
         weight_type: how matrices are stored. `float32`; `bfloat16` (exact for a bfloat16 checkpoint, else rounded to
-            nearest even); `int8` (the exact grouped form where the file has one, else rounded to groups of 32 with one
-            scale, a documented choice of other weights); `auto` takes the exact grouped form where there is one,
-            bfloat16 for half-precision checkpoints, float32 otherwise. Norms, biases, activations and sums are float32
-            throughout.
+            nearest even); `bfloat16-compute`, which rounds the inputs of each matrix to bfloat16 too, as PyTorch does
+            in bfloat16: processors with an instruction for it multiply twice as many rows in the time; `int8` (the
+            exact grouped form where the file has one, else rounded to groups of 32 with one scale, a documented choice
+            of other weights); `auto` takes the exact grouped form where there is one, bfloat16 for half-precision
+            checkpoints, float32 otherwise. Norms, biases, attention and all sums are float32 throughout.
         threads: at most this many at work; by default the physical cores this process may use.
         kv_cache_tokens: positions the cache has room for, all sequences together; by default eight contexts, but no
             more than half of the machine's memory. Memory is taken page by page as it is needed.
 
     Attributes:
-        storage: how the matrices are stored: "float32", "bfloat16", "int8", or several joined by "+".
+        storage: how the matrices are stored: one of the names above but `auto`, or several joined by "+".
         native_seconds: wall-clock time inside native code, all passes so far together.
 
     Raises:
@@ -73,8 +74,8 @@ class NativeExecutor(PagedExecutor):
         threads: int | None = None,
         kv_cache_tokens: int | None = None,
     ) -> None:
-        if weight_type not in ("auto", "float32", "bfloat16", "int8"):
-            raise InvalidInputError(f"weight_type is {weight_type!r}; expected auto, float32, bfloat16 or int8")
+        if weight_type not in WEIGHT_TYPES:
+            raise InvalidInputError(f"weight_type is {weight_type!r}; expected one of {', '.join(WEIGHT_TYPES)}")
         self._native = native_module()
         self.config = config
         self.weight_type = weight_type

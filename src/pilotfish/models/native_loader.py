@@ -4,16 +4,14 @@ Owns the order in which tensors are read, their shapes, and the choice of storag
 a pair) is held at a time, so that a model never lies in memory twice. Must not know file formats or passes.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pilotfish.errors import CorruptModelError
 from pilotfish.models.config import DecoderConfig
-from pilotfish.models.weights import GROUP_SIZE, GroupedInt8, Weights
-
-WeightType: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
+from pilotfish.models.weights import GROUP_SIZE, GroupedInt8, Weights, WeightType
 
 
 class NativeLoader:

@@ -7,6 +7,7 @@ grouped int8 form. Knows no file format; `huggingface.py` and `gguf.py` implemen
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 
 GROUP_SIZE = 32
+WeightType: TypeAlias = Literal["auto", "float32", "bfloat16", "bfloat16-compute", "int8"]
+"""How the native executor stores a model's matrices; `NativeExecutor` has what each means."""
+WEIGHT_TYPES: tuple[str, ...] = get_args(WeightType)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from pilotfish.engine.llm import LLM
 from pilotfish.errors import InvalidInputError, TrainingError
 from pilotfish.models.files import ModelFiles, resolve
-from pilotfish.models.loading import ExecutorChoice, WeightType
+from pilotfish.models.loading import ExecutorChoice
+from pilotfish.models.weights import WeightType
 from pilotfish.train.checkpoint import RunDirectory
 from pilotfish.train.costs import measure_costs
 from pilotfish.train.dataset import DataSet
