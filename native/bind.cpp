@@ -439,12 +439,23 @@ NB_MODULE(_native, m) {
   m.def("cpu_features", &processor_features);
   m.def("available_cores", &available_cores);
   m.def("release_freed_memory", &release_freed_memory);
-  const auto measured = [](double (*measure)(int), int threads) {
+  const auto check_threads = [](int threads) {
     if (threads < 1 || threads > 512) fail<RowsFault>("threads is ", threads, "; expected 1 to 512");
-    nb::gil_scoped_release release;
-    return measure(threads);
   };
-  m.def("measure_bandwidth", [measured](int threads) { return measured(measure_bandwidth, threads); },
-        nb::arg("threads"));
-  m.def("measure_flops", [measured](int threads) { return measured(measure_flops, threads); }, nb::arg("threads"));
+  m.def(
+      "measure_bandwidth",
+      [check_threads](int threads) {
+        check_threads(threads);
+        nb::gil_scoped_release release;
+        return measure_bandwidth(threads);
+      },
+      nb::arg("threads"));
+  m.def(
+      "measure_flops",
+      [check_threads](int threads, bool pairs) {
+        check_threads(threads);
+        nb::gil_scoped_release release;
+        return measure_flops(threads, pairs);
+      },
+      nb::arg("threads"), nb::arg("pairs") = false);
 }

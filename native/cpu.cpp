@@ -171,7 +171,8 @@ double measure_bandwidth(int threads) {
   return best;
 }
 
-double measure_flops(int threads) {
+double measure_flops(int threads, bool pairs) {
+  const auto burst = pairs ? kernels().multiply_pairs_burst : kernels().multiply_add_burst;
   double best = 0;
   for (int attempt = 0; attempt < 7; ++attempt) {
     const int64_t pieces = 16 * threads;
@@ -180,7 +181,7 @@ double measure_flops(int threads) {
     run_team(threads, [&](Worker& worker) {
       worker.share(pieces, [&](int64_t piece, int64_t) {
         float sink[3] = {0.999f, 0.001f, 0.0f};
-        done[static_cast<size_t>(piece)] = kernels().multiply_add_burst(100000, sink);
+        done[static_cast<size_t>(piece)] = burst(100000, sink);
       });
     });
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;

@@ -25,8 +25,9 @@ int available_cores();
 // Gives memory that was freed back to the system, where the C library would keep it for later.
 void release_freed_memory();
 
-// Bytes per second when `threads` threads read memory, and multiply-add operations per second (two per instruction lane).
+// Bytes per second when `threads` threads read memory, and operations of multiply-adds per second (two each): of float32,
+// or of products as storage in pairs has them.
 double measure_bandwidth(int threads);
-double measure_flops(int threads);
+double measure_flops(int threads, bool pairs);
 
 }  // namespace pilotfish

@@ -81,6 +81,8 @@ struct KernelTable {
   int64_t (*gumbel_argmax)(const float* scores, int64_t vocabulary, uint64_t seed, uint32_t position);
   // Independent fused multiply-adds; returns how many floating-point operations were done.
   double (*multiply_add_burst)(int64_t repeats, float* sink);
+  // The same with the products of storage in pairs.
+  double (*multiply_pairs_burst)(int64_t repeats, float* sink);
   // Reads memory from end to end, `bytes` a multiple of 256.
   float (*read_burst)(const uint8_t* memory, int64_t bytes);
 };

@@ -15,8 +15,9 @@ namespace {
 }  // namespace
 
 const KernelTable& avx512_kernels() {
-  static constexpr KernelTable table{"avx512",     linear,        attend, rms_norm, gate, group_sums, round_bfloat16,
-                                     block_maxima, gumbel_argmax, multiply_add_burst, read_burst};
+  static constexpr KernelTable table{"avx512",       linear,       attend,        rms_norm,           gate,
+                                     group_sums,     round_bfloat16, block_maxima,  gumbel_argmax,
+                                     multiply_add_burst, multiply_pairs_burst, read_burst};
   return table;
 }
 

@@ -16,8 +16,9 @@ namespace {
 }  // namespace
 
 const KernelTable& avx512bf16_kernels() {
-  static constexpr KernelTable table{"avx512bf16",     linear,        attend, rms_norm, gate, group_sums, round_bfloat16,
-                                     block_maxima, gumbel_argmax, multiply_add_burst, read_burst};
+  static constexpr KernelTable table{"avx512bf16",       linear,       attend,        rms_norm,           gate,
+                                     group_sums,     round_bfloat16, block_maxima,  gumbel_argmax,
+                                     multiply_add_burst, multiply_pairs_burst, read_burst};
   return table;
 }
 

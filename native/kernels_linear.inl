@@ -92,7 +92,7 @@ void pairs_block(const BlockArgs& a) {
   const uint32_t* at = reinterpret_cast<const uint32_t*>(a.tile) + a.half * 16;
   const uint8_t* ahead = a.prefetch;
   const int64_t step = a.prefetch_step, pairs = a.k / 2;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int64_t k = 0; k < pairs; ++k) {
     Pairs w[Width];
 #pragma GCC unroll 2

@@ -74,6 +74,25 @@ double multiply_add_burst(int64_t repeats, float* sink) {
   return 2.0 * 16 * kChains * static_cast<double>(repeats);
 }
 
+double multiply_pairs_burst(int64_t repeats, float* sink) {
+  constexpr int kChains = kMaxRows;
+  V16 chains[kChains];
+#pragma GCC unroll 16
+  for (int c = 0; c < kChains; ++c) chains[c] = splat(static_cast<float>(c));
+  const uint32_t small = 0x38003800u;  // two of 2^-15: the sums stay finite
+  uint32_t words[16];
+  for (uint32_t& word : words) word = small;
+  const Pairs factors = load_pairs(words);
+  for (int64_t i = 0; i < repeats; ++i) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kChains; ++c) chains[c] = add_products(&small, factors, chains[c]);
+  }
+#pragma GCC unroll 16
+  for (int c = 1; c < kChains; ++c) chains[0] = add(chains[0], chains[c]);
+  sink[2] = sum_lanes(chains[0]);
+  return 4.0 * 16 * kChains * static_cast<double>(repeats);
+}
+
 float read_burst(const uint8_t* memory, int64_t bytes) {
   V16 sums[4] = {zero(), zero(), zero(), zero()};
   for (int64_t at = 0; at < bytes; at += 256) {

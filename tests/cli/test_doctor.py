@@ -30,6 +30,7 @@ def test_doctor_json_describes_executor_machine_versions_and_caches(tmp_path):
     assert executor["cpu_features"] == _native.cpu_features()
     assert executor["bandwidth_bytes_per_second"] > 1e8
     assert executor["peak_flops"] > 1e8
+    assert executor["bfloat16_peak_flops"] > 1e7
     assert {"python", "pilotfish", "torch", "transformers"} <= set(facts["versions"])
     assert facts["devices"][0] == "cpu"
     caches = {cache["name"]: cache for cache in facts["caches"]}

@@ -25,6 +25,7 @@ from pilotfish.models.torch_executor import TorchExecutor
 from tests.models import tiny_families
 from tests.native.native_models import (
     GROUPED,
+    ODD,
     PLAIN,
     RICH,
     TensorWeights,
@@ -82,6 +83,28 @@ def test_bfloat16_storage_is_exact_for_bfloat16_weights(shape):
     expected = chain_logits(widened, tokens)
     assert torch.equal(chain_logits(stored, tokens), expected)
     assert torch.equal(chain_logits(automatic, tokens), expected)
+
+
+@pytest.mark.parametrize("shape", [PLAIN, RICH, ODD])
+def test_bfloat16_compute_rounds_the_inputs_of_each_matrix_and_nothing_else(shape):
+    """Beside PyTorch's float32 with a rounding before each linear layer and the head."""
+    tensors = {name: tensor.to(torch.bfloat16).float() for name, tensor in random_tensors(shape).items()}
+    reference = TorchExecutor(shape, TensorWeights(tensors))
+
+    def rounded(module, inputs):
+        return tuple(each.to(torch.bfloat16).to(each.dtype) for each in inputs)
+
+    tokens = random_tokens(20)
+    unrounded = chain_logits(reference, tokens)
+    linears = [module for module in reference.decoder.modules() if isinstance(module, torch.nn.Linear)]
+    for linear in linears:
+        linear.register_forward_pre_hook(rounded)
+    # The head's weights are multiplied without its module.
+    reference.decoder.model.norm.register_forward_hook(lambda module, inputs, out: rounded(module, (out,))[0])
+    expected = chain_logits(reference, tokens)
+    got = chain_logits(native(shape, tensors, "bfloat16-compute"), tokens)
+    # Where the two sums differ in their last bit, an input may round the other way: a few values, and by little.
+    assert (got - expected).abs().mean() < 0.1 * (unrounded - expected).abs().mean()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -151,7 +174,7 @@ def test_int8_of_float_weights_quantises_in_groups_of_32():
 def test_weight_types_differ_so_that_the_tests_above_can_fail():
     tensors, tokens = random_tensors(PLAIN), random_tokens(20)
     full = chain_logits(native(PLAIN, tensors), tokens)
-    for weight_type in ("bfloat16", "int8"):
+    for weight_type in ("bfloat16", "bfloat16-compute", "int8"):
         difference = (chain_logits(native(PLAIN, tensors, weight_type), tokens) - full).abs().max()
         assert 1e-3 < difference < 1.0
 

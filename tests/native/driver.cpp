@@ -51,7 +51,7 @@ std::vector<float> noise(Random& random, int64_t count, float spread, float midd
   return values;
 }
 
-enum class Form { kFloat32, kBFloat16, kInt8, kGroupedMinimum, kGroupedFloat };
+enum class Form { kFloat32, kBFloat16, kPairs, kInt8, kGroupedMinimum, kGroupedFloat };
 
 DecoderSpec awkward_spec(bool rich) {
   DecoderSpec spec;
@@ -101,6 +101,7 @@ void load(Decoder& decoder, Form form, bool biases) {
       decoder.pack(layer, place, floats,
                    form == Form::kFloat32    ? FloatStorage::kFloat32
                    : form == Form::kBFloat16 ? FloatStorage::kBFloat16
+                   : form == Form::kPairs    ? FloatStorage::kBFloat16Pairs
                                              : FloatStorage::kInt8,
                    all_biases);
   };
@@ -265,7 +266,8 @@ void check_instruction_sets() {
   for (const std::string& name : instruction_sets()) {
     check(select_instruction_set(name), name + " cannot be selected");
     outputs.emplace_back();
-    for (Form form : {Form::kFloat32, Form::kBFloat16, Form::kInt8, Form::kGroupedMinimum, Form::kGroupedFloat}) {
+    for (Form form : {Form::kFloat32, Form::kBFloat16, Form::kPairs, Form::kInt8, Form::kGroupedMinimum,
+                      Form::kGroupedFloat}) {
       Decoder decoder(awkward_spec(true), 1, 64);
       load(decoder, form, true);
       const int64_t sequence = decoder.open(64);
@@ -349,6 +351,7 @@ int main() {
       const std::string name = std::string(rich ? "rich" : "plain") + ", " + std::to_string(threads) + " threads";
       check_model(rich, Form::kFloat32, threads, name + ", float32");
       check_model(rich, Form::kBFloat16, threads, name + ", bfloat16");
+      check_model(rich, Form::kPairs, threads, name + ", bfloat16 in pairs");
       check_model(rich, Form::kInt8, threads, name + ", int8");
       if (!rich) continue;
       check_model(rich, Form::kGroupedMinimum, threads, name + ", groups with minimums");

@@ -68,10 +68,10 @@ def measure_step(
     if 1 not in rows:
         raise InvalidInputError(f"rows={','.join(map(str, rows))}: expected 1 among them, the unit of the row cost")
     facts = executor_facts(executor)
-    before = MachineLimits.measure_if_possible(facts.threads) if facts.on_cpu else None
+    before = MachineLimits.measure_if_possible(facts.threads, facts.weights) if facts.on_cpu else None
     costs = measure_pass(executor, rows, context=context, repeats=repeats)
     share = outside_native_share(executor, context=context)
-    limits = before and before.highest(MachineLimits.measure(facts.threads))
+    limits = before and before.highest(MachineLimits.measure(facts.threads, facts.weights))
     roofline = limits and Roofline(executor.config, facts, limits)
     one_row = costs[list(rows).index(1)]
     return StepReport(

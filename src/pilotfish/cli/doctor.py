@@ -49,6 +49,7 @@ def _executor(threads: int | None) -> dict[str, Any]:
         "threads": threads,
         "bandwidth_bytes_per_second": None,
         "peak_flops": None,
+        "bfloat16_peak_flops": None,
     }
     try:
         native = native_module()
@@ -66,6 +67,7 @@ def _executor(threads: int | None) -> dict[str, Any]:
         "threads": count,
         "bandwidth_bytes_per_second": limits.bandwidth_bytes_per_second,
         "peak_flops": limits.peak_flops,
+        "bfloat16_peak_flops": native.measure_flops(count, pairs=True),
     }
 
 
@@ -126,6 +128,7 @@ def _print(facts: dict[str, Any]) -> None:
         ("threads", str(executor["threads"])),
         ("bandwidth", _rate(executor["bandwidth_bytes_per_second"], 1e9, "GB/s")),
         ("multiply-add peak", _rate(executor["peak_flops"], 1e9, "GFLOP/s")),
+        ("of bfloat16", _rate(executor["bfloat16_peak_flops"], 1e9, "GFLOP/s")),
         ("processor", f"{machine['processor']}, {machine['usable_processors']} of {machine['processors']} usable"),
         ("CPU limit", "none" if machine["cpu_limit"] is None else f"{machine['cpu_limit']:g} processors"),
         ("memory", f"{machine['memory_bytes'] / 1e9:.1f} GB"),

@@ -69,15 +69,19 @@ class MachineLimits:
 
     Attributes:
         bandwidth_bytes_per_second: reading memory beyond any cache.
-        peak_flops: float32 operations per second, a multiply-add counting two.
+        peak_flops: operations per second, a multiply-add counting two: of float32, or of bfloat16 products.
     """
 
     bandwidth_bytes_per_second: float
     peak_flops: float
 
     @classmethod
-    def measure(cls, threads: int) -> "MachineLimits":
+    def measure(cls, threads: int, weights: str = "float32") -> "MachineLimits":
         """Measures both, in about a third of a second.
+
+        Args:
+            threads: at work.
+            weights: the storage that is multiplied; "bfloat16-compute" has its own peak.
 
         Raises:
             ExecutorUnavailableError: the native extension, which does it, is missing.
@@ -88,13 +92,13 @@ class MachineLimits:
         if threads < 1:
             raise InvalidInputError(f"threads={threads}: expected at least 1")
         native = native_module()
-        return cls(native.measure_bandwidth(threads), native.measure_flops(threads))
+        return cls(native.measure_bandwidth(threads), native.measure_flops(threads, weights == "bfloat16-compute"))
 
     @classmethod
-    def measure_if_possible(cls, threads: int) -> "MachineLimits | None":
+    def measure_if_possible(cls, threads: int, weights: str = "float32") -> "MachineLimits | None":
         """As `measure`, but `None` without the native extension."""
         try:
-            return cls.measure(threads)
+            return cls.measure(threads, weights)
         except ExecutorUnavailableError:
             return None
 
