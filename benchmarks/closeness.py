@@ -23,7 +23,7 @@ from pilotfish.models.base import Executor, Segment
 from pilotfish.models.loading import load_model
 
 MODEL = "smollm2-135m-instruct"
-STORAGES = ("int8", "bfloat16", "float32")
+STORAGES = ("int8", "bfloat16", "bfloat16-compute", "float32")
 PASS_ROWS = 128
 
 
