@@ -12,6 +12,7 @@
 
 #include <exception>
 #include <map>
+#include <memory>
 
 #include "decoder.h"
 #include "faults.h"
@@ -225,6 +226,13 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> owned(std::vector<T> values) {
   return nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner);
 }
 
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<2>> owned_rows(std::unique_ptr<T[]> values, size_t rows, size_t columns) {
+  T* kept = values.release();
+  nb::capsule owner(kept, [](void* data) noexcept { delete[] static_cast<T*>(data); });
+  return nb::ndarray<nb::numpy, T, nb::ndim<2>>(kept, {rows, columns}, owner);
+}
+
 nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> highest(Array<const float, 1> scores, int64_t count) {
   return owned(highest_places(scores.data(), static_cast<int64_t>(scores.shape(0)), count));
 }
@@ -233,72 +241,99 @@ nb::ndarray<nb::numpy, int64_t, nb::ndim<2>> highest_in_rows(Array<const float, 
   const size_t rows = scores.shape(0), size = scores.shape(1);
   if (count < 1 || static_cast<size_t>(count) > size)
     fail<RowsFault>("count is ", count, "; expected 1 to the columns of scores, ", size);
-  auto* places = new int64_t[rows ? rows * static_cast<size_t>(count) : 1];
-  nb::capsule owner(places, [](void* data) noexcept { delete[] static_cast<int64_t*>(data); });
+  std::unique_ptr<int64_t[]> places(new int64_t[rows * static_cast<size_t>(count)]);
   {
     nb::gil_scoped_release release;
-    // Not worth a team: waking threads takes longer than a few rows do.
     for (size_t row = 0; row < rows; ++row)
       fill_highest(scores.data() + row * size, static_cast<int64_t>(size), count,
-                   places + row * static_cast<size_t>(count));
+                   places.get() + row * static_cast<size_t>(count));
   }
-  return nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(places, {rows, static_cast<size_t>(count)}, owner);
+  return owned_rows(std::move(places), rows, static_cast<size_t>(count));
 }
 
-// Whether it scales, factor, step, committed ids and counts, rows, tokens and counts of what was drafted.
-using PenaltyTuple = std::tuple<bool, float, float, Array<const int64_t, 1>, Array<const float, 1>,
-                                Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const float, 1>>;
+// Whether it scales, factor, step, and by token how often it was committed.
+using PenaltyTuple = std::tuple<bool, float, float, Array<const float, 1>>;
 
-// Of each row of logits the places of the highest after the penalties, the logits there, and whether all are regular.
+// Of each row of logits the places of the highest after the penalties, the logits there, tempered where a temperature is
+// given, and whether all are regular.
 nb::tuple penalised_rows(Array<const float, 2> logits, int64_t vocabulary, const std::vector<PenaltyTuple>& given,
-                         int64_t count) {
-  const int64_t rows = static_cast<int64_t>(logits.shape(0)), width = static_cast<int64_t>(logits.shape(1));
+                         const std::vector<std::vector<int64_t>>& paths, int64_t count,
+                         std::optional<float> temperature) {
+  const size_t rows = logits.shape(0);
+  const int64_t width = static_cast<int64_t>(logits.shape(1));
   if (vocabulary < 1 || vocabulary > width || count < 1 || count > vocabulary)
     fail<RowsFault>("the ", count, " highest of ", vocabulary, " columns were asked for; rows have ", width);
+  if (paths.size() != rows) fail<RowsFault>("got ", paths.size(), " paths; expected one per row, ", rows);
   std::vector<CountPenalty> penalties;
-  for (const auto& [scales, factor, step, ids, counts, places, tokens, drafted] : given) {
-    if (ids.shape(0) != counts.shape(0) || places.shape(0) != tokens.shape(0) || tokens.shape(0) != drafted.shape(0))
-      fail<RowsFault>("a penalty's ids and counts differ in length");
-    penalties.push_back({scales, factor, step, ids.data(), counts.data(), static_cast<int64_t>(ids.shape(0)),
-                         places.data(), tokens.data(), drafted.data(), static_cast<int64_t>(tokens.shape(0))});
-    for (const auto* list : {&ids, &tokens})
-      for (size_t i = 0; i < list->shape(0); ++i)
-        if (list->data()[i] < 0 || list->data()[i] >= vocabulary)
-          fail<RowsFault>("a penalised token is ", list->data()[i], "; expected an id below ", vocabulary);
+  for (const auto& [scales, factor, step, counts] : given) {
+    const int64_t known = static_cast<int64_t>(counts.shape(0));
+    if (known > vocabulary) fail<RowsFault>("got counts of ", known, " tokens; expected at most ", vocabulary);
+    penalties.push_back({scales, factor, step, counts.data(), known});
   }
-  const size_t size = static_cast<size_t>(rows * count);
-  auto* places = new int64_t[size ? size : 1];
-  nb::capsule places_owner(places, [](void* data) noexcept { delete[] static_cast<int64_t*>(data); });
-  auto* scores = new float[size ? size : 1];
-  nb::capsule scores_owner(scores, [](void* data) noexcept { delete[] static_cast<float*>(data); });
+  for (const auto& path : paths)
+    for (int64_t token : path)
+      if (!penalties.empty() && (token < 0 || token >= vocabulary))
+        fail<RowsFault>("a drafted token is ", token, "; expected an id below ", vocabulary);
+  const size_t columns = static_cast<size_t>(count);
+  std::unique_ptr<int64_t[]> places(new int64_t[rows * columns]);
+  std::unique_ptr<float[]> scores(new float[rows * columns]);
   bool regular = true;
   {
     nb::gil_scoped_release release;
-    for (int64_t row = 0; row < rows; ++row)
-      regular = penalised_highest(logits.data() + row * width, vocabulary, row, penalties, count, places + row * count,
-                                  scores + row * count) && regular;
+    for (size_t row = 0; row < rows; ++row) {
+      float* own = scores.get() + row * columns;
+      regular = penalised_highest(logits.data() + row * static_cast<size_t>(width), vocabulary, paths[row], penalties,
+                                  count, places.get() + row * columns, own) && regular;
+      if (temperature) temper(own, count, *temperature);
+    }
   }
-  const size_t shape[2] = {static_cast<size_t>(rows), static_cast<size_t>(count)};
-  return nb::make_tuple(nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(places, 2, shape, places_owner),
-                        nb::ndarray<nb::numpy, float, nb::ndim<2>>(scores, 2, shape, scores_owner), regular);
+  return nb::make_tuple(owned_rows(std::move(places), rows, columns), owned_rows(std::move(scores), rows, columns),
+                        regular);
 }
 
-void reaching_rows(Array<const float, 2> order, Array<const float, 2> probs, double mass, Array<bool, 2> kept) {
-  const size_t rows = order.shape(0), size = order.shape(1);
-  if (probs.shape(0) != rows || probs.shape(1) != size || kept.shape(0) != rows || kept.shape(1) != size)
-    fail<RowsFault>("order is ", rows, " x ", size, "; expected as many probabilities and places to note");
-  for (size_t row = 0; row < rows; ++row)
-    reaching(order.data() + row * size, probs.data() + row * size, static_cast<int64_t>(size), mass,
-             kept.data() + row * size);
+nb::ndarray<nb::numpy, float, nb::ndim<2>> keep_mass_of_rows(Array<const float, 2> scores,
+                                                             Array<const float, 2> weights, double mass) {
+  const size_t rows = scores.shape(0), columns = scores.shape(1);
+  if (weights.shape(0) != rows || weights.shape(1) != columns)
+    fail<RowsFault>("scores are ", rows, " x ", columns, "; expected as many weights");
+  std::unique_ptr<float[]> kept(new float[rows * columns]);
+  {
+    nb::gil_scoped_release release;
+    for (size_t first = 0; first < rows * columns; first += columns)
+      keep_mass(scores.data() + first, weights.data() + first, static_cast<int64_t>(columns), mass, kept.get() + first);
+  }
+  return owned_rows(std::move(kept), rows, columns);
 }
 
-nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> words_at(uint64_t seed, Array<const int64_t, 1> positions,
-                                                       Array<const int64_t, 1> tokens) {
-  if (positions.shape(0) != tokens.shape(0))
-    fail<RowsFault>("positions has ", positions.shape(0), " entries and tokens ", tokens.shape(0), "; expected as many");
-  std::vector<uint32_t> words(tokens.shape(0));
-  noise_words(seed, positions.data(), tokens.data(), static_cast<int64_t>(words.size()), words.data());
-  return owned(std::move(words));
+nb::ndarray<nb::numpy, double, nb::ndim<2>> uniforms_at(uint64_t seed, const std::vector<int64_t>& positions,
+                                                        Array<const int64_t, 2> tokens) {
+  const size_t rows = tokens.shape(0), columns = tokens.shape(1);
+  if (positions.size() != rows) fail<RowsFault>("got ", positions.size(), " positions; expected one per row, ", rows);
+  std::unique_ptr<double[]> uniforms(new double[rows * columns]);
+  {
+    nb::gil_scoped_release release;
+    for (size_t row = 0; row < rows; ++row)
+      noise_uniforms(seed, positions[row], tokens.data() + row * columns, static_cast<int64_t>(columns),
+                     uniforms.get() + row * columns);
+  }
+  return owned_rows(std::move(uniforms), rows, columns);
+}
+
+// Of each row the id with the highest score - log.
+std::vector<int64_t> highest_differences(Array<const int64_t, 2> ids, Array<const float, 2> scores,
+                                         Array<const double, 2> logs) {
+  const size_t rows = ids.shape(0), columns = ids.shape(1);
+  if (scores.shape(0) != rows || scores.shape(1) != columns || logs.shape(0) != rows || logs.shape(1) != columns)
+    fail<RowsFault>("ids are ", rows, " x ", columns, "; expected as many scores and logarithms");
+  std::vector<int64_t> found;
+  nb::gil_scoped_release release;
+  for (size_t first = 0; first < rows * columns; first += columns) {
+    const int64_t place =
+        highest_difference(scores.data() + first, logs.data() + first, static_cast<int64_t>(columns));
+    if (place < 0) fail<RowsFault>("no score of a row is above -inf, or one is NaN; expected one to choose");
+    found.push_back(ids.data()[first + static_cast<size_t>(place)]);
+  }
+  return found;
 }
 
 using TopRows = std::tuple<std::vector<std::vector<int64_t>>, std::vector<std::vector<double>>, bool>;
@@ -429,9 +464,10 @@ NB_MODULE(_native, m) {
   m.def("highest", &highest, nb::arg("scores"), nb::arg("count"));
   m.def("highest_in_rows", &highest_in_rows, nb::arg("scores"), nb::arg("count"));
   m.def("penalised_rows", &penalised_rows, nb::arg("logits"), nb::arg("vocabulary"), nb::arg("penalties"),
-        nb::arg("count"));
-  m.def("reaching", &reaching_rows, nb::arg("order"), nb::arg("probs"), nb::arg("mass"), nb::arg("kept"));
-  m.def("noise_words", &words_at, nb::arg("seed"), nb::arg("positions"), nb::arg("tokens"));
+        nb::arg("paths"), nb::arg("count"), nb::arg("temperature").none());
+  m.def("keep_mass", &keep_mass_of_rows, nb::arg("scores"), nb::arg("weights"), nb::arg("mass"));
+  m.def("noise_uniforms", &uniforms_at, nb::arg("seed"), nb::arg("positions"), nb::arg("tokens"));
+  m.def("highest_differences", &highest_differences, nb::arg("ids"), nb::arg("scores"), nb::arg("logs"));
   m.def("top_rows", &top_rows, nb::arg("rows"), nb::arg("vocabulary"), nb::arg("count"));
   m.def("instruction_sets", &instruction_sets);
   m.def("isa", [] { return std::string(kernels().name); });

@@ -16,25 +16,29 @@ void fill_highest(const float* scores, int64_t size, int64_t count, int64_t* pla
 struct CountPenalty {
   bool scales;
   float factor, step;
-  const int64_t* ids;   // of the committed tokens, each once
-  const float* counts;  // how often each came
-  int64_t known;
-  const int64_t* rows;            // of what was drafted on a row's path: the row,
-  const int64_t* tokens;          // the token, once per row,
-  const float* drafted_counts;    // and how often it came there, committed and drafted
-  int64_t drafted;
+  const float* counts;  // by token, how often it was committed
+  int64_t known;        // tokens from here on never were
 };
 
 // The `count` best places of a row of logits after these penalties, ascending, as `fill_highest`, and the logits there.
-// Returns whether every changed logit is regular (below +inf, not NaN); ids are below `size`, `count` is at most `size`.
-bool penalised_highest(const float* logits, int64_t size, int64_t row, const std::vector<CountPenalty>& penalties,
-                       int64_t count, int64_t* places, float* scores);
+// What was drafted on the row's `path` counts too. Returns whether every changed logit is regular: below +inf, not NaN.
+// Tokens of the path are below `size`; `known` and `count` are at most `size`.
+bool penalised_highest(const float* logits, int64_t size, const std::vector<int64_t>& path,
+                       const std::vector<CountPenalty>& penalties, int64_t count, int64_t* places, float* scores);
 
-// kept[i] = whether place i is among the first places, by `order` from the highest down (ties: the lowest place first),
-// whose probabilities, added up in double precision, reach `mass`; the one that crosses it is. NaN comes last.
-void reaching(const float* order, const float* probs, int64_t size, double mass, bool* kept);
+// scores[i] = (scores[i] - the highest + 0) / temperature; NaN everywhere if one is.
+void temper(float* scores, int64_t size, float temperature);
 
-// words[i]: output word tokens[i] % 4 of Philox-4x32-10 under `seed` at counter (tokens[i] / 4, positions[i], 0, 0).
-void noise_words(uint64_t seed, const int64_t* positions, const int64_t* tokens, int64_t count, uint32_t* words);
+// kept[i] = scores[i] where place i is among the first, from the highest score down (ties: the lowest place first),
+// whose probabilities, added up in double precision, reach `mass`; the one that crosses it is. Otherwise -inf. NaN
+// comes last. The probabilities are `weights` divided by their sum, both in single precision.
+void keep_mass(const float* scores, const float* weights, int64_t size, double mass, float* kept);
+
+// uniforms[i] = (word + 0.5) / 2^32, exactly, of output word tokens[i] % 4 of Philox-4x32-10 under `seed` at counter
+// (tokens[i] / 4, position, 0, 0).
+void noise_uniforms(uint64_t seed, int64_t position, const int64_t* tokens, int64_t count, double* uniforms);
+
+// The first place of the highest scores[i] - logs[i], which is finite; -1 where all are -inf or one is NaN.
+int64_t highest_difference(const float* scores, const double* logs, int64_t size);
 
 }  // namespace pilotfish

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <thread>
 
 #include "decoder.h"
@@ -293,11 +292,15 @@ void check_sampling() {
         logits[i] = kind == 1 ? static_cast<float>(i % 3) : kind == 2 ? -INFINITY : std::sin(static_cast<float>(i));
       if (kind == 3) logits[logits.size() / 2] = NAN;
       const std::vector<float> before = logits;
-      const std::vector<int64_t> ids{0, size - 1, size / 2}, rows{0, 1}, tokens{size / 3, 0};
-      const std::vector<float> counts{1, 2, 3}, drafted{4, 1};
-      const std::vector<CountPenalty> penalties{
-          {true, 1.5f, 0.0f, ids.data(), counts.data(), 3, rows.data(), tokens.data(), drafted.data(), 2},
-          {false, 0.5f, 0.25f, ids.data(), counts.data(), 3, rows.data(), tokens.data(), drafted.data(), 2}};
+      const std::vector<int64_t> path{size / 3, 0, size / 3};
+      std::vector<float> counts(static_cast<size_t>(size / 2 + 1));
+      counts.front() = 1;
+      counts.back() = 3;
+      const int64_t known = static_cast<int64_t>(counts.size());
+      const std::vector<CountPenalty> lowering{{true, 1.5f, 0.0f, counts.data(), known},
+                                               {false, 0.5f, 0.25f, counts.data(), known}};
+      const std::vector<CountPenalty> raising{{true, 0.5f, 0.0f, counts.data(), known},
+                                              {false, -0.5f, 0.25f, counts.data(), known}};
       for (int64_t count : {int64_t{1}, std::min<int64_t>(size, 50), size}) {
         const std::string name = std::to_string(count) + " of " + std::to_string(size);
         std::vector<int64_t> top(static_cast<size_t>(count)), places(top);
@@ -305,15 +308,25 @@ void check_sampling() {
         check(top_indices(logits.data(), size, count, top.data()) == (kind != 3), name + ": regular");
         softmax_at(logits.data(), top.data(), count, shares.data());
         std::vector<float> scores(top.size());
-        penalised_highest(logits.data(), size, 1, penalties, count, places.data(), scores.data());
-        check(std::memcmp(logits.data(), before.data(), sizeof(float) * before.size()) == 0, name + ": row as it was");
-        check(std::is_sorted(places.begin(), places.end()) && places.back() < size, name + ": places");
+        for (const auto* penalties : {&lowering, &raising}) {
+          penalised_highest(logits.data(), size, path, *penalties, count, places.data(), scores.data());
+          check(std::memcmp(logits.data(), before.data(), sizeof(float) * before.size()) == 0, name + ": row as it was");
+          check(std::is_sorted(places.begin(), places.end()) && places.back() < size, name + ": places");
+        }
+        std::vector<double> uniforms(scores.size());
+        noise_uniforms(7, 3, places.data(), count, uniforms.data());
+        check(*std::max_element(uniforms.begin(), uniforms.end()) < 1.0, name + ": uniform numbers");
+        const int64_t choice = highest_difference(scores.data(), uniforms.data(), count);
+        check(kind == 3 || (choice >= 0) == (kind != 2),
+              name + ": a choice unless all are masked or not a number");
+        temper(scores.data(), count, 0.5f);
         fill_highest(logits.data(), size, count, places.data());
         std::sort(top.begin(), top.end());
         check(kind > 1 || places == top, name + ": two ways to the highest");
-        const auto kept = std::make_unique<bool[]>(scores.size());
-        reaching(scores.data(), scores.data(), count, 0.5, kept.get());
-        check(std::count(kept.get(), kept.get() + count, true) >= 1, name + ": something reaches the mass");
+        const std::vector<float> weights(scores.size(), 1.0f);
+        std::vector<float> kept(scores.size());
+        keep_mass(scores.data(), weights.data(), count, 0.5, kept.data());
+        check(std::count(kept.begin(), kept.end(), -INFINITY) >= count / 2, name + ": half of the mass");
       }
     }
   }

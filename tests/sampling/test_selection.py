@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pilotfish import _native
 from pilotfish.errors import RowsError
 from pilotfish.sampling import Prefix, Sampler, SamplingParams, pipeline
-from pilotfish.sampling.candidates import softmax
+from pilotfish.sampling.candidates import normalised, weights_of
 from pilotfish.sampling.penalties import RepetitionPenalty
 from pilotfish.sampling.selection import selected
-from pilotfish.sampling.truncation import TopK, reaching_by_numpy
+from pilotfish.sampling.truncation import TopK, keep_mass_by_numpy
 
 VOCAB, WIDTH = 300, 304
 
@@ -96,7 +96,7 @@ def test_logits_are_left_as_they_are(kind):
         VOCAB,
         [Prefix(history, 2, path) for path in ((), (3, 3), (200, 2))],
         sampler.pipeline.on_rows,
-        sampler.pipeline.truncations[0],
+        sampler.pipeline.truncations,
     )
     assert found is not None
     assert logits.tobytes() == before
@@ -122,22 +122,33 @@ def test_every_instruction_set_selects_the_same(isa, size, k, by_steps):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(KINDS), st.integers(1, 70), st.sampled_from([0.1, 0.5, 0.75, 0.999, 1 - 1e-9]), st.integers(0, 99)
+    st.sampled_from(KINDS), st.integers(1, 300), st.sampled_from([0.1, 0.5, 0.75, 0.999, 1 - 1e-9]), st.integers(0, 99)
 )
 def test_mass_is_reached_by_the_same_tokens(kind, size, mass, seed):
-    order = np.ascontiguousarray(logits_of(kind, 3, seed)[:, :size])
+    scores = np.ascontiguousarray(logits_of(kind, 3, seed)[:, :size])
     with np.errstate(all="ignore"):
-        probs = softmax(order)
-    kept = np.zeros(order.shape, dtype=np.bool_)
-    _native.reaching(order, probs, mass, kept)
-    assert np.array_equal(kept, reaching_by_numpy(mass, probs, order))
+        weights = weights_of(scores)
+        expected = keep_mass_by_numpy(scores, weights, mass)
+    assert _native.keep_mass(scores, weights, mass).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 50, 127, 128, 129, 200, 1000, 1025, 2048])
+def test_mass_has_the_same_bits(size):
+    """The mass asked for is exactly that of so many tokens: another last bit of a probability keeps one more."""
+    scores = np.random.default_rng(size).normal(size=(1, size)).astype(np.float32) * 2
+    weights = weights_of(scores)
+    probs = normalised(weights)[0]
+    masses = np.cumsum(probs[np.argsort(-scores[0], kind="stable")], dtype=np.float64)
+    for count in range(1, size + 1, max(1, size // 40)):
+        for mass, expected in ((masses[count - 1], count), (np.nextafter(masses[count - 1], 2), min(count + 1, size))):
+            assert np.isfinite(_native.keep_mass(scores, weights, float(mass))).sum() == expected
 
 
 def test_shapes_of_a_mass_are_checked():
-    rows, kept = np.zeros((2, 3), dtype=np.float32), np.zeros((2, 3), dtype=np.bool_)
-    for order, probs, places in ((rows, rows[:1], kept), (rows, rows[:, :2].copy(), kept), (rows, rows, kept[:1])):
+    rows = np.zeros((2, 3), dtype=np.float32)
+    for weights in (rows[:1], rows[:, :2].copy()):
         with pytest.raises(RowsError, match="expected as many"):
-            _native.reaching(order, probs, 0.5, places)
+            _native.keep_mass(rows, weights, 0.5)
 
 
 def test_step_that_only_resembles_a_penalty_goes_its_own_way():
@@ -146,10 +157,10 @@ def test_step_that_only_resembles_a_penalty_goes_its_own_way():
             return logits + 100
 
     logits = logits_of("normal", 1, 0)
-    assert selected(logits, VOCAB, [Prefix([1], 1)], [Wrong(1.1)], TopK(5)) is None
-    assert selected(logits, VOCAB, [Prefix([1], 1)], [RepetitionPenalty(1.1)], TopK(5)) is not None
+    assert selected(logits, VOCAB, [Prefix([1], 1)], [Wrong(1.1)], [TopK(5)]) is None
+    assert selected(logits, VOCAB, [Prefix([1], 1)], [RepetitionPenalty(1.1)], [TopK(5)]) is not None
     logits.flags.writeable = False  # no reason to go another way: rows are looked at, never changed
-    assert selected(logits, VOCAB, [Prefix([1], 1)], [RepetitionPenalty(1.1)], TopK(5)) is not None
+    assert selected(logits, VOCAB, [Prefix([1], 1)], [RepetitionPenalty(1.1)], [TopK(5)]) is not None
 
 
 def test_padded_tensor_gives_the_same_choices_as_its_rows():
@@ -162,13 +173,17 @@ def test_padded_tensor_gives_the_same_choices_as_its_rows():
 
 def test_tokens_and_lengths_out_of_range_are_refused():
     logits = np.zeros((1, 8), dtype=np.float32)
-    none, no_counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    two, one_count = np.array([1, 2]), np.ones(1, dtype=np.float32)
-    for tokens in ([8], [-1]):
-        form = (True, 1.5, 0.0, np.array(tokens), one_count, none, none, no_counts)
-        with pytest.raises(RowsError, match="penalised token"):
-            _native.penalised_rows(logits, 8, [form], 2)
-    with pytest.raises(RowsError, match="differ in length"):
-        _native.penalised_rows(logits, 8, [(True, 1.5, 0.0, two, one_count, none, none, no_counts)], 2)
+    for token in (8, -1):
+        with pytest.raises(RowsError, match="drafted token"):
+            _native.penalised_rows(logits, 8, [(True, 1.5, 0.0, np.ones(1, dtype=np.float32))], [(token,)], 2, None)
+    with pytest.raises(RowsError, match="counts of 9 tokens"):
+        _native.penalised_rows(logits, 8, [(True, 1.5, 0.0, np.ones(9, dtype=np.float32))], [()], 2, None)
+    with pytest.raises(RowsError, match="one per row"):
+        _native.penalised_rows(logits, 8, [], [(), ()], 2, None)
     with pytest.raises(RowsError, match="rows have 8"):
-        _native.penalised_rows(logits, 9, [], 2)
+        _native.penalised_rows(logits, 9, [], [()], 2, None)
+    ids = np.zeros((1, 2), dtype=np.int64)
+    with pytest.raises(RowsError, match="positions"):
+        _native.noise_uniforms(1, [1, 2], ids)
+    with pytest.raises(RowsError, match="as many scores"):
+        _native.highest_differences(ids, np.zeros((1, 3), dtype=np.float32), np.zeros((1, 2)))

@@ -115,10 +115,22 @@ def ranking(scores: Scores) -> Places:
 
 def softmax(scores: Scores) -> Scores:
     """float32 probabilities of each row; exactly 0 where a score is minus infinity."""
-    weights: Scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-    # One sum per row: NumPy's buffers would let a sum over all of them depend on where a row stands.
-    weights /= np.array([[row.sum(dtype=np.float64)] for row in weights], dtype=np.float32)
+    return normalised(weights_of(scores))
+
+
+def weights_of(scores: Scores) -> Scores:
+    """The softmax before it is divided by its sum: 1 for the highest of each row."""
+    weights: Scores = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
+    np.exp(weights, out=weights)
     return weights
+
+
+def normalised(weights: Scores) -> Scores:
+    """Rows that add up to 1."""
+    # One sum per row: NumPy's buffers would let a sum over all of them depend on where a row stands.
+    sums: Scores = np.array([[row.sum(dtype=np.float64)] for row in weights], dtype=np.float32)
+    probs: Scores = weights / sums
+    return probs
 
 
 def log_normaliser(scores: Scores) -> float:

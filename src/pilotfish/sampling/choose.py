@@ -14,7 +14,7 @@ from torch import Tensor
 from pilotfish.errors import RowsError
 from pilotfish.sampling.candidates import Candidates, Scores
 from pilotfish.sampling.extension import extension
-from pilotfish.sampling.noise import TOKENS_PER_BLOCK, gumbel, gumbel_at
+from pilotfish.sampling.noise import TOKENS_PER_BLOCK, gumbel, gumbel_at, log_exponentials
 
 
 def choose(found: Candidates, seed: int, positions: Sequence[int]) -> list[int]:
@@ -26,17 +26,15 @@ def choose(found: Candidates, seed: int, positions: Sequence[int]) -> list[int]:
     Args:
         positions: `[row]` the absolute position that each row chooses for.
     """
-    if found.ids is not None:
-        _require_scores(found)
-        each = np.repeat(np.array(positions, dtype=np.int64), found.ids.shape[1])
-        noise = gumbel_at(seed, each, found.ids.reshape(-1)).reshape(found.ids.shape)
-        return found.tokens((found.scores + noise).argmax(axis=1))
     native = extension()
     if native is None:
-        _require_scores(found)
-        return [choose_by_numpy(row, seed, place) for row, place in zip(found.scores, positions, strict=True)]
-    rows = np.ascontiguousarray(found.scores)
+        return _choose_by_numpy(found, seed, positions)
     try:
+        if found.ids is not None:
+            logs = log_exponentials(seed, positions, found.ids)
+            chosen: list[int] = native.highest_differences(found.ids, np.ascontiguousarray(found.scores), logs)
+            return chosen
+        rows = np.ascontiguousarray(found.scores)
         tokens: list[int] = native.gumbel_argmax(rows, seed, np.array(positions, dtype=np.int64)).tolist()
     except RowsError as error:
         raise AssertionError(_NO_SCORE) from error
@@ -46,8 +44,11 @@ def choose(found: Candidates, seed: int, positions: Sequence[int]) -> list[int]:
 _NO_SCORE = "no token has a score: every logit is masked or not a number"
 
 
-def _require_scores(found: Candidates) -> None:
+def _choose_by_numpy(found: Candidates, seed: int, positions: Sequence[int]) -> list[int]:
     assert (found.scores.max(axis=1) > -np.inf).all(), _NO_SCORE
+    if found.ids is None:
+        return [choose_by_numpy(row, seed, place) for row, place in zip(found.scores, positions, strict=True)]
+    return found.tokens((found.scores + gumbel_at(seed, positions, found.ids)).argmax(axis=1))
 
 
 def gumbel_argmax(scores: Float[Tensor, "row vocab"], seed: int, positions: Sequence[int]) -> list[int]:
@@ -60,5 +61,5 @@ def choose_by_numpy(scores: Scores, seed: int, position: int) -> int:
     support = np.flatnonzero(scores > -np.inf)
     # A block of noise serves four tokens, so noise for the support alone pays below a quarter of the vocabulary.
     if support.size * TOKENS_PER_BLOCK < scores.size:
-        return int(support[np.argmax(scores[support] + gumbel_at(seed, position, support))])
+        return int(support[np.argmax(scores[support] + gumbel_at(seed, [position], support[None])[0])])
     return int(np.argmax(scores + gumbel(seed, position, scores.size)))

@@ -7,7 +7,6 @@ calls before it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,11 +41,7 @@ class Memory(ABC):
 
 
 class TokenCounts(Memory):
-    """How often each token was committed, in the output alone or in prompt and output.
-
-    Attributes:
-        counts: count by token.
-    """
+    """How often each token was committed, in the output alone or in prompt and output."""
 
     def __init__(self, *, with_prompt: bool) -> None:
         super().__init__()
@@ -54,32 +49,22 @@ class TokenCounts(Memory):
         self.clear()
 
     def clear(self) -> None:
-        self.counts: dict[int, int] = {}
-        self._slots: dict[int, int] = {}
-        self._ids = np.zeros(64, dtype=np.int64)
-        self._values = np.zeros(64, dtype=np.float32)
+        self._counts = np.zeros(1024, dtype=np.float32)
+        self._known = 0
 
     def take(self, committed: Sequence[int], place: int, prompt_length: int) -> None:
         if place < prompt_length and not self._with_prompt:
             return
         token = committed[place]
-        slot = self._slots.setdefault(token, len(self._slots))
-        if slot == len(self._ids):
-            self._ids = _doubled(self._ids)
-            self._values = _doubled(self._values)
-        self._ids[slot] = token
-        self._values[slot] += 1
-        self.counts[token] = self.counts.get(token, 0) + 1
+        self._known = max(self._known, token + 1)
+        if self._known > self._counts.size:
+            self._counts = np.pad(self._counts, (0, max(self._known - self._counts.size, self._counts.size)))
+        self._counts[token] += 1
 
     @property
-    def ids(self) -> NDArray[np.int64]:
-        """Each token once."""
-        return self._ids[: len(self._slots)]
-
-    @property
-    def values(self) -> NDArray[np.float32]:
-        """The count of each of `ids`."""
-        return self._values[: len(self._slots)]
+    def counts(self) -> NDArray[np.float32]:
+        """`[token]` counts, up to the highest token that was committed."""
+        return self._counts[: self._known]
 
 
 class Followers(Memory):
@@ -101,7 +86,3 @@ class Followers(Memory):
     def after(self, key: tuple[int, ...]) -> set[int]:
         """Tokens that followed `key`."""
         return self._after.get(key, set())
-
-
-def _doubled(array: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate([array, np.zeros_like(array)])

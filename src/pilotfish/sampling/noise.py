@@ -76,22 +76,27 @@ def philox(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> tupl
 def gumbel(seed: int, position: int, vocab_size: int) -> NDArray[np.float64]:
     """`[vocab]` standard Gumbel noise of every token at a position, from the `TARGET` stream."""
     blocks = np.arange(-(-vocab_size // TOKENS_PER_BLOCK), dtype=np.uint64)
-    return _gumbel(_target_words(seed, position, blocks).reshape(-1)[:vocab_size])
+    return np.negative(_log_exponentials(_uniforms(_target_words(seed, position, blocks).reshape(-1)[:vocab_size])))
 
 
-def gumbel_at(seed: int, positions: int | NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """`[token]` the noise of `gumbel`, bit for bit, of these tokens only; one position for all, or one for each."""
+def gumbel_at(seed: int, positions: Sequence[int], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """`[row, token]` the noise of `gumbel`, bit for bit, of these tokens only, at each row's position."""
+    return np.negative(log_exponentials(seed, positions, tokens))
+
+
+def log_exponentials(seed: int, positions: Sequence[int], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """`[row, token]` the same noise without its sign: logarithms of exponentially distributed numbers."""
     native = extension()
     if native is None:
-        return _gumbel(words_by_numpy(seed, positions, tokens))
-    each = np.ascontiguousarray(np.broadcast_to(np.asarray(positions, dtype=np.int64), tokens.shape))
-    return _gumbel(native.noise_words(seed, each, np.ascontiguousarray(tokens)))
+        return _log_exponentials(uniforms_by_numpy(seed, positions, tokens))
+    return _log_exponentials(native.noise_uniforms(seed, positions, tokens))
 
 
-def words_by_numpy(seed: int, positions: int | NDArray[np.int64], tokens: NDArray[np.int64]) -> Words:
-    """`[token]` the `TARGET` stream's word of each token: what the native form must equal."""
-    words = _target_words(seed, positions, (tokens // TOKENS_PER_BLOCK).astype(np.uint64))
-    return np.take_along_axis(words, (tokens % TOKENS_PER_BLOCK)[:, None], axis=-1)[:, 0]
+def uniforms_by_numpy(seed: int, positions: Sequence[int], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """`[row, token]` the uniform numbers behind the noise: what the native form must equal."""
+    at = np.array(positions, dtype=np.uint64)[:, None]
+    words = _target_words(seed, at, (tokens // TOKENS_PER_BLOCK).astype(np.uint64))
+    return _uniforms(np.take_along_axis(words, (tokens % TOKENS_PER_BLOCK)[..., None], axis=-1)[..., 0])
 
 
 def derived_seed(seed: int, index: int) -> int:
@@ -119,15 +124,17 @@ def _key(seed: int) -> tuple[int, int]:
     return seed & _MASK, seed >> 32
 
 
-def _target_words(seed: int, positions: int | NDArray[np.int64], blocks: Words) -> Words:
-    """`[block, 4]` output words of the `TARGET` stream."""
+def _target_words(seed: int, positions: int | Words, blocks: Words) -> Words:
+    """`[..., block, 4]` output words of the `TARGET` stream."""
     at, stream, start = (np.asarray(word, dtype=np.uint64) for word in (positions, Stream.TARGET, 0))
     return np.stack(philox((blocks, at, stream, start), _key(seed)), axis=-1)
 
 
-def _gumbel(words: NDArray[Any]) -> NDArray[np.float64]:
-    noise = (words.astype(np.float64) + 0.5) * 2.0**-32
-    np.log(noise, out=noise)
-    np.negative(noise, out=noise)
-    np.log(noise, out=noise)
-    return np.negative(noise, out=noise)
+def _uniforms(words: Words) -> NDArray[np.float64]:
+    return (words.astype(np.float64) + 0.5) * 2.0**-32
+
+
+def _log_exponentials(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+    np.log(uniform, out=uniform)
+    np.negative(uniform, out=uniform)
+    return np.log(uniform, out=uniform)

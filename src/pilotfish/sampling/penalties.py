@@ -7,12 +7,10 @@ row has the same bits under speculation as in plain decoding.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pilotfish.errors import SamplingParamsError
@@ -53,42 +51,34 @@ class CountPenalty(Step):
     def native_form(self) -> tuple[bool, float, float]:
         """`penalised` as the native code knows it: whether it scales, factor, step."""
 
-    def counts(self, prefixes: Sequence[Prefix]) -> tuple[NDArray[Any], ...]:
-        """What the penalty looks at: committed ids and their counts; rows, tokens and counts of what was drafted."""
-        self._follow(prefixes)
-        places, tokens, counts = self._drafted(prefixes)
-        drafted = np.array(places, dtype=np.int64), np.array(tokens, dtype=np.int64)
-        return self._memory.ids, self._memory.values, *drafted, counts
-
-    def _follow(self, prefixes: Sequence[Prefix]) -> None:
+    def counts(self, prefixes: Sequence[Prefix]) -> Scores:
+        """`[token]` how often each was committed, up to the highest one; what was drafted comes on top."""
         committed = prefixes[0].committed
         assert all(prefix.committed is committed for prefix in prefixes), "the rows of one call belong to one request"
         self._memory.follow(prefixes[0])
+        return self._memory.counts
 
     def apply(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         rows = logits.numpy()
-        self._follow(prefixes)
-        ids = self._memory.ids
-        known = self.penalised(rows.take(ids, axis=1), self._memory.values)
-        places, tokens, counts = self._drafted(prefixes)
-        drafted = self.penalised(rows[places, tokens], counts)
+        counts = self.counts(prefixes)
+        ids = np.flatnonzero(counts)
+        known = self.penalised(rows.take(ids, axis=1), counts[ids])
+        places, tokens, whole = _drafted(prefixes, counts)
+        drafted = self.penalised(rows[places, tokens], whole)
         for row, changed in zip(rows, known, strict=True):
             row[ids] = changed
         rows[places, tokens] = drafted
         return logits
 
-    def _drafted(self, prefixes: Sequence[Prefix]) -> tuple[list[int], list[int], Scores]:
-        """Rows and tokens of what was drafted on each row's path, and how often they occurred in all."""
-        known = self._memory.counts
-        places: list[int] = []
-        tokens: list[int] = []
-        counts: list[int] = []
-        for place, prefix in enumerate(prefixes):
-            for token in set(prefix.path):
-                places.append(place)
-                tokens.append(token)
-                counts.append(known.get(token, 0) + prefix.path.count(token))
-        return places, tokens, np.array(counts, dtype=np.float32)
+
+def _drafted(prefixes: Sequence[Prefix], counts: Scores) -> tuple[list[int], list[int], Scores]:
+    """Rows and tokens of what was drafted on each row's path, and how often they occurred in all."""
+    found = [(place, token) for place, prefix in enumerate(prefixes) for token in set(prefix.path)]
+    places, tokens = [place for place, _ in found], [token for _, token in found]
+    whole = [
+        prefixes[place].path.count(token) + (counts[token] if token < counts.size else 0) for place, token in found
+    ]
+    return places, tokens, np.array(whole, dtype=np.float32)
 
 
 class RepetitionPenalty(CountPenalty):

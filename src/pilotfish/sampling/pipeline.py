@@ -71,14 +71,10 @@ class Pipeline:
     def of_rows(self, logits: Rows, vocab_size: int, prefixes: Sequence[Prefix]) -> Candidates:
         """`candidates` of the first `vocab_size` columns, from an array that is left as it is."""
         assert len(prefixes) == len(logits), "one prefix per row"
-        truncations = self.truncations
-        found = None
-        if truncations:
-            found = selected(logits, vocab_size, prefixes, self.on_rows, truncations[0])
-        if found is not None:
-            truncations = truncations[1:]
-        else:
-            found = Candidates(None, self._changed(logits[:, :vocab_size], prefixes))
+        found, truncations = selected(logits, vocab_size, prefixes, self.on_rows, self.truncations) or (
+            Candidates(None, self._changed(logits[:, :vocab_size], prefixes)),
+            self.truncations,
+        )
         for truncation in truncations:
             found = truncation.candidates(found)
         return found

@@ -6,7 +6,6 @@ Each looks at the scores of the rows' candidates and nothing else.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pilotfish.sampling.candidates import (
     Candidates,
@@ -14,14 +13,16 @@ from pilotfish.sampling.candidates import (
     Scores,
     highest_in_rows,
     log_normaliser,
+    normalised,
     ranking,
-    softmax,
+    weights_of,
 )
 from pilotfish.sampling.extension import extension
 from pilotfish.sampling.step import Truncation
 
 _SMALL = 2048
 """Fewer scores than this are sorted as they are."""
+_TINY = float(np.finfo(np.float32).tiny)
 _DEPTHS = (6.0, 12.0, 24.0)
 """How far below the best score top_p looks for its tokens among many, in nats, one after the other."""
 
@@ -41,13 +42,18 @@ class Temperature(Truncation):
 
     temperature: float
 
+    @property
+    def divisor(self) -> float:
+        """The temperature as float32; one too small for that is the smallest normal number."""
+        return float(np.float32(max(self.temperature, _TINY)))
+
     def candidates(self, found: Candidates) -> Candidates:
         # The maximum goes first, so that a tiny temperature sends the others to minus infinity and leaves the best at
         # 0 instead of making inf - inf; one too small for float32 does the same without becoming 0 / 0.
-        divisor = np.float32(max(self.temperature, float(np.finfo(np.float32).tiny)))
         scores = found.scores - found.scores.max(axis=1, keepdims=True)
+        scores += np.float32(0)  # which zero of two signs counts as the highest is not defined: -0 becomes 0
         with np.errstate(over="ignore"):
-            scores /= divisor
+            scores /= np.float32(self.divisor)
         return Candidates(found.ids, scores)
 
 
@@ -72,7 +78,17 @@ class TopP(Truncation):
     mass: float
 
     def candidates(self, found: Candidates) -> Candidates:
-        return found.only(_reaching(self.mass, softmax(found.scores), found.scores))
+        scores, weights = found.scores, weights_of(found.scores)
+        if scores.shape[1] > _SMALL:
+            probs = normalised(weights)
+            kept = np.zeros(scores.shape, dtype=np.bool_)
+            for own, row_probs, row in zip(kept, probs, scores, strict=True):
+                own[_nearest(self.mass, row_probs, row)] = True
+            return found.only(kept)
+        native = extension()
+        if native is None or not scores.flags.c_contiguous:
+            return Candidates(found.ids, keep_mass_by_numpy(scores, weights, self.mass))
+        return Candidates(found.ids, native.keep_mass(scores, weights, self.mass))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +122,18 @@ class TypicalP(Truncation):
         return found.only(kept)
 
 
-def _reaching(mass: float, probs: Scores, order: Scores) -> NDArray[np.bool_]:
-    """`[row, token]` what comes up to the place where a row's mass, from its highest `order` down, reaches `mass`."""
-    kept = np.zeros(order.shape, dtype=np.bool_)
-    if order.shape[1] > _SMALL:
-        for own, row_probs, row_order in zip(kept, probs, order, strict=True):
-            own[_nearest(mass, row_probs, row_order)] = True
-        return kept
-    native = extension()
-    if native is not None and order.flags.c_contiguous and probs.flags.c_contiguous:
-        native.reaching(order, probs, mass, kept)
-        return kept
-    return reaching_by_numpy(mass, probs, order)
-
-
-def reaching_by_numpy(mass: float, probs: Scores, order: Scores) -> NDArray[np.bool_]:
-    """What the native form of few scores per row must equal."""
-    kept = np.zeros(order.shape, dtype=np.bool_)
-    ranked = ranking(order)
-    cumulative = np.cumsum(np.take_along_axis(probs, ranked, axis=1), axis=1, dtype=np.float64)
+def keep_mass_by_numpy(scores: Scores, weights: Scores, mass: float) -> Scores:
+    """`[row, token]` the scores that top_p keeps and minus infinity: what the native form must equal."""
+    kept = np.zeros(scores.shape, dtype=np.bool_)
+    ranked = ranking(scores)
+    cumulative = np.cumsum(np.take_along_axis(normalised(weights), ranked, axis=1), axis=1, dtype=np.float64)
     counts = (cumulative < mass).sum(axis=1, keepdims=True) + 1
-    np.put_along_axis(kept, ranked, np.arange(order.shape[1]) < counts, axis=1)
-    return kept
+    np.put_along_axis(kept, ranked, np.arange(scores.shape[1]) < counts, axis=1)
+    return np.where(kept, scores, np.float32(-np.inf))
 
 
 def _nearest(mass: float, probs: Scores, order: Scores) -> Places:
-    """The same for one row, as places from the highest `order` down."""
+    """Places of one row from the highest `order` down, up to the one where their mass reaches `mass`."""
     # Sorting the vocabulary would be the dearest thing in the pipeline. Most laws reach the mass within a few nats of
     # the best token; looking deeper only adds tokens behind those already sorted.
     best = order.max()
