@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pilotfish import _native
 from pilotfish.errors import RowsError
 from pilotfish.sampling import Prefix, Sampler, SamplingParams, pipeline
-from pilotfish.sampling.candidates import normalised, weights_of
+from pilotfish.sampling.candidates import Candidates, normalised, weights_of
 from pilotfish.sampling.penalties import RepetitionPenalty
 from pilotfish.sampling.selection import selected
 from pilotfish.sampling.truncation import TopK, keep_mass_by_numpy
@@ -120,6 +120,23 @@ def test_every_instruction_set_selects_the_same(isa, size, k, by_steps):
     assert found.scores.tobytes() == expected.scores.tobytes()
 
 
+@pytest.mark.parametrize("k", [1, 50, 90])
+@pytest.mark.parametrize("repetition_penalty", [0.8, 1.0, 1.5])
+@pytest.mark.parametrize("frequency_penalty", [-0.5, 2.0])
+def test_penalties_on_the_highest_tokens_bring_others_up(k, repetition_penalty, frequency_penalty, by_steps):
+    logits = np.random.default_rng(k).normal(size=(3, 5000)).astype(np.float32) * 3
+    history = np.argsort(-logits[0])[:2000].tolist()
+    history += history[:30] * 3
+    paths = ((), tuple(np.argsort(-logits[1])[:40].tolist()), (4999, 4999))
+    prefixes = [Prefix(history, 1, path) for path in paths]
+    options = {"top_k": k, "repetition_penalty": repetition_penalty, "frequency_penalty": frequency_penalty}
+    sampler = Sampler(SamplingParams(seed=1, **options), 5000)
+    found = sampler.pipeline.of_rows(logits, 5000, prefixes)
+    expected = by_steps(sampler.pipeline.of_rows, logits, 5000, prefixes)
+    assert np.array_equal(found.ids, expected.ids)
+    assert found.scores.tobytes() == expected.scores.tobytes()
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(KINDS), st.integers(1, 300), st.sampled_from([0.1, 0.5, 0.75, 0.999, 1 - 1e-9]), st.integers(0, 99)
@@ -127,7 +144,7 @@ def test_every_instruction_set_selects_the_same(isa, size, k, by_steps):
 def test_mass_is_reached_by_the_same_tokens(kind, size, mass, seed):
     scores = np.ascontiguousarray(logits_of(kind, 3, seed)[:, :size])
     with np.errstate(all="ignore"):
-        weights = weights_of(scores)
+        weights = weights_of(Candidates(None, scores))
         expected = keep_mass_by_numpy(scores, weights, mass)
     assert _native.keep_mass(scores, weights, mass).tobytes() == expected.tobytes()
 
@@ -136,7 +153,7 @@ def test_mass_is_reached_by_the_same_tokens(kind, size, mass, seed):
 def test_mass_has_the_same_bits(size):
     """The mass asked for is exactly that of so many tokens: another last bit of a probability keeps one more."""
     scores = np.random.default_rng(size).normal(size=(1, size)).astype(np.float32) * 2
-    weights = weights_of(scores)
+    weights = weights_of(Candidates(None, scores))
     probs = normalised(weights)[0]
     masses = np.cumsum(probs[np.argsort(-scores[0], kind="stable")], dtype=np.float64)
     for count in range(1, size + 1, max(1, size // 40)):

@@ -27,10 +27,12 @@ class Candidates:
     Attributes:
         ids: `[row, token]` token ids, ascending; `None` stands for the whole vocabulary.
         scores: `[row, token]`
+        highest_is_zero: the highest score of each row is 0, unless it is not a number.
     """
 
     ids: Places | None
     scores: Scores
+    highest_is_zero: bool = False
 
     def at(self, places: Places) -> "Candidates":
         """Only those at `places` `[row, token]`."""
@@ -113,15 +115,17 @@ def ranking(scores: Scores) -> Places:
     return np.argsort(-scores, axis=-1, kind="stable")
 
 
-def softmax(scores: Scores) -> Scores:
+def softmax(found: Candidates) -> Scores:
     """float32 probabilities of each row; exactly 0 where a score is minus infinity."""
-    return normalised(weights_of(scores))
+    return normalised(weights_of(found))
 
 
-def weights_of(scores: Scores) -> Scores:
-    """The softmax before it is divided by its sum: 1 for the highest of each row."""
-    weights: Scores = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
-    np.exp(weights, out=weights)
+def weights_of(found: Candidates) -> Scores:
+    """The softmax before it is divided by its sum: 1 for the highest score of each row."""
+    scores = found.scores
+    if not found.highest_is_zero:
+        scores = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
+    weights: Scores = np.exp(scores)
     return weights
 
 

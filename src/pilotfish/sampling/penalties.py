@@ -37,19 +37,19 @@ class LogitBias(Step):
 
 
 class CountPenalty(Step):
-    """Changes the logit of each token that occurred, by its count."""
+    """Changes the logit of each token that occurred, by its count.
 
-    def __init__(self, *, with_prompt: bool) -> None:
+    Attributes:
+        native_form: `penalised` as the native code knows it: whether it scales, factor, step.
+    """
+
+    def __init__(self, native_form: tuple[bool, float, float], *, with_prompt: bool) -> None:
+        self.native_form = native_form
         self._memory = TokenCounts(with_prompt=with_prompt)
 
     @abstractmethod
     def penalised(self, logits: Scores, counts: Scores) -> Scores:
         """New logits of tokens with these counts, elementwise."""
-
-    @property
-    @abstractmethod
-    def native_form(self) -> tuple[bool, float, float]:
-        """`penalised` as the native code knows it: whether it scales, factor, step."""
 
     def counts(self, prefixes: Sequence[Prefix]) -> Scores:
         """`[token]` how often each was committed, up to the highest one; what was drafted comes on top."""
@@ -88,12 +88,8 @@ class RepetitionPenalty(CountPenalty):
     """
 
     def __init__(self, penalty: float) -> None:
-        super().__init__(with_prompt=True)
         self._penalty = np.float32(penalty)
-
-    @property
-    def native_form(self) -> tuple[bool, float, float]:
-        return True, float(self._penalty), 0.0
+        super().__init__((True, float(self._penalty), 0.0), with_prompt=True)
 
     def penalised(self, logits: Scores, counts: Scores) -> Scores:
         return np.where(logits > 0, logits / self._penalty, logits * self._penalty)
@@ -103,13 +99,9 @@ class OutputPenalty(CountPenalty):
     """Takes from the logits of tokens in the output: frequency penalty times count, and presence penalty."""
 
     def __init__(self, frequency: float, presence: float) -> None:
-        super().__init__(with_prompt=False)
         self._frequency = np.float32(frequency)
         self._presence = np.float32(presence)
-
-    @property
-    def native_form(self) -> tuple[bool, float, float]:
-        return False, float(self._frequency), float(self._presence)
+        super().__init__((False, float(self._frequency), float(self._presence)), with_prompt=False)
 
     def penalised(self, logits: Scores, counts: Scores) -> Scores:
         return logits - self._frequency * counts - self._presence

@@ -96,7 +96,7 @@ class Pipeline:
     def laws(self, logits: Float[Tensor, "row vocab"], prefixes: Sequence[Prefix]) -> Float[Tensor, "row vocab"]:
         """float32 probabilities of every row: the softmax of its scores, exactly 0 outside its support."""
         found = self.candidates(logits, prefixes)
-        return torch.from_numpy(found.spread(softmax(found.scores), 0.0, logits.shape[1]))
+        return torch.from_numpy(found.spread(softmax(found), 0.0, logits.shape[1]))
 
 
 def build_pipeline(

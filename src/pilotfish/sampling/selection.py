@@ -50,6 +50,6 @@ def selected(
     paths = [prefix.path for prefix in prefixes]
     ids, scores, regular = native.penalised_rows(logits, vocab_size, forms, paths, count, divisor)
     if not greedy:
-        return Candidates(ids, scores), rest
+        return Candidates(ids, scores, highest_is_zero=divisor is not None), rest
     # NumPy's argmax takes the first number that is none.
     return (Candidates(ids, np.zeros_like(scores)), rest) if regular else None

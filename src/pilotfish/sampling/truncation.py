@@ -3,7 +3,7 @@
 Each looks at the scores of the rows' candidates and nothing else.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,11 +41,11 @@ class Temperature(Truncation):
     """Divides the logits by a temperature above 0; drops nothing."""
 
     temperature: float
+    divisor: float = field(init=False)
+    """The temperature as float32; one too small for that is the smallest normal number."""
 
-    @property
-    def divisor(self) -> float:
-        """The temperature as float32; one too small for that is the smallest normal number."""
-        return float(np.float32(max(self.temperature, _TINY)))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "divisor", float(np.float32(max(self.temperature, _TINY))))
 
     def candidates(self, found: Candidates) -> Candidates:
         # The maximum goes first, so that a tiny temperature sends the others to minus infinity and leaves the best at
@@ -54,7 +54,7 @@ class Temperature(Truncation):
         scores += np.float32(0)  # which zero of two signs counts as the highest is not defined: -0 becomes 0
         with np.errstate(over="ignore"):
             scores /= np.float32(self.divisor)
-        return Candidates(found.ids, scores)
+        return Candidates(found.ids, scores, highest_is_zero=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class TopP(Truncation):
     mass: float
 
     def candidates(self, found: Candidates) -> Candidates:
-        scores, weights = found.scores, weights_of(found.scores)
+        scores, weights = found.scores, weights_of(found)
         if scores.shape[1] > _SMALL:
             probs = normalised(weights)
             kept = np.zeros(scores.shape, dtype=np.bool_)
@@ -98,8 +98,7 @@ class MinP(Truncation):
     share: float
 
     def candidates(self, found: Candidates) -> Candidates:
-        relative = np.exp(found.scores - found.scores.max(axis=1, keepdims=True))
-        return found.only(relative >= np.float32(self.share))
+        return found.only(weights_of(found) >= np.float32(self.share))
 
 
 @dataclass(frozen=True, slots=True)
