@@ -309,9 +309,11 @@ def test_native_uniforms_equal_numpys():
 def test_without_the_extension_the_numbers_are_the_same(monkeypatch):
     logits = random_logits(6, 5000)
     prefixes = [Prefix([1, 2], 1, (3,) * row) for row in range(6)]
-    options = [{}, {"top_k": 40}, {"temperature": 0.7, "top_k": 500, "top_p": 0.9}, {"top_p": 0.99}, {"min_p": 0.01}]
+    tempered = {"temperature": 0.7, "top_k": 500, "top_p": 0.9}
+    penalised = {**tempered, "repetition_penalty": 1.3, "frequency_penalty": 0.5}
+    options = [{}, {"top_k": 40}, tempered, penalised, {"top_p": 0.99}, {"min_p": 0.01}]
     samplers = [Sampler(SamplingParams(seed=3, **own), 5000) for own in options]
     native = [sampler.choices(logits, prefixes) for sampler in samplers]
-    for module in ("candidates", "choose", "noise"):
+    for module in ("candidates", "choose", "noise", "selection", "truncation"):
         monkeypatch.setattr(f"pilotfish.sampling.{module}.extension", lambda: None)
     assert [sampler.choices(logits, prefixes) for sampler in samplers] == native
