@@ -308,7 +308,8 @@ def test_native_uniforms_equal_numpys():
 
 def test_without_the_extension_the_numbers_are_the_same(monkeypatch):
     logits = random_logits(6, 5000)
-    prefixes = [Prefix([1, 2], 1, (3,) * row) for row in range(6)]
+    committed = [1, 2]
+    prefixes = [Prefix(committed, 1, (3,) * row) for row in range(6)]
     tempered = {"temperature": 0.7, "top_k": 500, "top_p": 0.9}
     penalised = {**tempered, "repetition_penalty": 1.3, "frequency_penalty": 0.5}
     options = [{}, {"top_k": 40}, tempered, penalised, {"top_p": 0.99}, {"min_p": 0.01}]
