@@ -11,7 +11,6 @@ from pilotfish.audit.statistics import (
     independence_fit,
     needed_noncentrality,
     noncentral_sf,
-    sample_size,
     smallest_total_variation,
     two_sample_fit,
     uniform_fit,
@@ -35,13 +34,14 @@ def test_noncentral_tail_is_scipys():
         assert noncentral_sf(value, degrees, noncentrality) == pytest.approx(expected, rel=1e-6)
 
 
-def test_sample_size_gives_the_power_it_promises():
+def test_smallest_departure_is_seen_with_the_power_it_promises():
     alpha, degrees = 1e-6, 24
     assert stats.ncx2.sf(chi2_critical(degrees, alpha), degrees, needed_noncentrality(degrees, alpha)) == pytest.approx(
         0.99, abs=1e-6
     )
-    samples = sample_size(0.01, degrees, alpha)
-    assert smallest_total_variation(samples, degrees, alpha) == pytest.approx(0.01, rel=1e-4)
+    samples = 300_000
+    smallest = smallest_total_variation(samples, degrees, alpha)
+    assert 4 * samples * smallest**2 == pytest.approx(needed_noncentrality(degrees, alpha), rel=1e-6)
 
 
 def random_law(rng, cells):

@@ -132,6 +132,7 @@ def test_tokenize_and_back(server, alone):
     assert server.post("/detokenize", {"tokens": ids}).json() == {"prompt": "The shark"}
     assert server.post("/detokenize", {"tokens": [1]}).json() == {"prompt": "<|im_start|>"}
     error(server.post("/tokenize", {}), 400, "invalid_value")
+    error(server.post("/tokenize", {"messages": messages, "add_special_tokens": False}), 400, "invalid_value")
     error(server.post("/detokenize", {"tokens": [384]}), 400, "invalid_value")
 
 

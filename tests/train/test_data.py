@@ -188,27 +188,10 @@ def test_prompt_with_no_room_for_an_answer_is_dropped_and_counted(model, tmp_pat
     assert [each.number for each in everything(tmp_path / "d")] == [1]
 
 
-def test_batch_larger_than_the_cache_goes_in_parts(tmp_path, made, monkeypatch):
-    from pilotfish.models.native_executor import NativeExecutor
-
+def test_batch_larger_than_the_cache_waits_its_turn(tmp_path, made):
     small = talking_model(tmp_path / "target")
-    opened = NativeExecutor.open
-    held = set()
-
-    def open_three(self, capacity):
-        from pilotfish.errors import CacheFullError
-
-        if len(held) == 3:
-            raise CacheFullError("three at a time")
-        sequence = opened(self, capacity)
-        held.add(sequence)
-        return sequence
-
-    closed = NativeExecutor.close
-    monkeypatch.setattr(NativeExecutor, "open", open_three)
-    monkeypatch.setattr(
-        NativeExecutor, "close", lambda self, sequence: (held.discard(sequence), closed(self, sequence))
-    )
+    longest = -(-max(len(each.tokens) for each in everything(made)) // small.executor.page_size)
+    small.executor.limit_pages(longest + 1)
     make(small, tmp_path / "d", goal=60)
     first = everything(tmp_path / "d")
     assert [each.tokens.tolist() for each in first] == [each.tokens.tolist() for each in everything(made)[: len(first)]]

@@ -98,11 +98,11 @@ def test_set_grows_by_a_larger_goal_and_keeps_its_shards_and_split(model, tmp_pa
     assert {name: large[name] for name in small if name != "manifest.json"} == {
         name: content for name, content in small.items() if name != "manifest.json"
     }
-    shards = len(data.manifest.shards)
-    assert data.refresh() > shards, "a reader follows a set that grows"
+    grown = DataSet(tmp_path / "d")
+    assert len(grown.manifest.shards) > len(data.manifest.shards)
     for split, before in places.items():
-        assert list(data.places(split))[: len(before)] == before
-        assert len(data.places(split)) > len(before) > 0
+        assert list(grown.places(split))[: len(before)] == before
+        assert len(grown.places(split)) > len(before) > 0
     make(model, tmp_path / "d", goal=100)
     assert files(tmp_path / "d") == large, "there is enough already"
 

@@ -67,11 +67,6 @@ def needed_noncentrality(degrees: int, alpha: float, power: float = POWER) -> fl
     return high
 
 
-def sample_size(total_variation: float, degrees: int, alpha: float) -> int:
-    """n = lambda / (4 t^2): samples after which a departure of this size is seen with probability `POWER`."""
-    return math.ceil(needed_noncentrality(degrees, alpha) / (4 * total_variation**2))
-
-
 def smallest_total_variation(samples: int, degrees: int, alpha: float) -> float:
     """t = sqrt(lambda / (4 n)): the smallest departure seen with probability `POWER`; 1 where there is no test."""
     if degrees < 1 or samples < 1:

@@ -78,10 +78,13 @@ async def tokenize(request: Request, body: TokenizeRequest) -> JSONResponse:
             return reader.chat(body.messages, add_generation_prompt=body.add_generation_prompt)
         assert body.prompt is not None, "one of them is there"
         reader.require_length([body.prompt], "prompt")
-        return reader.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+        return reader.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
 
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "expected either prompt or messages", param="prompt", code="invalid_value")
+    if body.messages is not None and body.add_special_tokens is not None:
+        message = "add_special_tokens goes with prompt; messages get the special tokens of the chat template"
+        raise ApiError(400, message, param="add_special_tokens", code="invalid_value")
     try:
         ids = await serving.reading.run(read)
     except Exception as error:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.request import Request
-from pilotfish.errors import CacheFullError
 from pilotfish.models.loading import Model
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import FinishReason
@@ -218,16 +217,9 @@ def _run(
     params: Sequence[SamplingParams],
     on_tokens: Callable[[int], None] = lambda count: None,
 ) -> list[Request]:
-    """All requests of one batch, ended, in the order of the prompts; in halves where the cache is too small for all."""
+    """All requests of one batch, ended, in the order of the prompts."""
     requests: dict[int, Request] = {}
-    try:
-        for delivered in engine.run(prompts, params):
-            on_tokens(len(delivered))
-            requests.update((request.key, request) for request in delivered)
-    except CacheFullError:
-        if len(prompts) == 1:
-            raise
-        middle = len(prompts) // 2
-        first = _run(engine, prompts[:middle], params[:middle], on_tokens)
-        return first + _run(engine, prompts[middle:], params[middle:], on_tokens)
+    for delivered in engine.run(prompts, params):
+        on_tokens(len(delivered))
+        requests.update((request.key, request) for request in delivered)
     return [requests[key] for key in sorted(requests)]

@@ -129,11 +129,6 @@ class DataSet:
         self._places: dict[Split, list[Place]] = {split: [] for split in SPLITS}
         self._indexed = 0
 
-    def refresh(self) -> int:
-        """Looks for shards that were added since; returns how many there are now. Earlier places stay valid."""
-        self.manifest = read_manifest(self.directory)
-        return len(self.manifest.shards)
-
     def places(self, split: Split) -> Sequence[Place]:
         """All conversations of a split, in the order of their numbers.
 
