@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 
+#include "bind_lookup.h"
 #include "decoder.h"
 #include "faults.h"
 #include "linear.h"
@@ -459,6 +460,8 @@ NB_MODULE(_native, m) {
           nb::arg("tokens"))
       .def("propose", &propose_suffix, nb::arg("context"), nb::arg("draft_len"), nb::arg("nodes"), nb::arg("factor"),
            nb::arg("min_prob"), nb::arg("branching"));
+
+  bind_lookup(m);
 
   m.attr("PAGE_POSITIONS") = kPagePositions;
   m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("seed"), nb::arg("positions"));

@@ -2,11 +2,12 @@
 
 import pytest
 
-from pilotfish.drafters.backoff import BackoffDrafter, BackoffTable
+from pilotfish.drafters.backoff import BackoffTable
 from pilotfish.drafters.draft_model import DraftModelDrafter
 from pilotfish.drafters.eagle import EagleDrafter
 from pilotfish.drafters.early_exit import EarlyExitDrafter
 from pilotfish.drafters.factory import build_drafter
+from pilotfish.drafters.lookup import LookupDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.recycle import RecycleDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
@@ -50,7 +51,8 @@ def test_every_method_has_its_drafter(target, directory, tmp_path):
         "ngram": (NgramDrafter, {}),
         "suffix": (SuffixDrafter, {"tree_width": 3}),
         "recycle": (RecycleDrafter, {"tree_width": 2}),
-        "table": (BackoffDrafter, {"model": str(tmp_path / "table")}),
+        "lookup": (LookupDrafter, {"model": str(tmp_path / "table")}),
+        "table": (LookupDrafter, {"model": str(tmp_path / "table")}),
         "early_exit": (EarlyExitDrafter, {"exit_layer": 1}),
         "draft_model": (DraftModelDrafter, {"model": str(directory)}),
         "eagle": (EagleDrafter, {"model": str(head)}),

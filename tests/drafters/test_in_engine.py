@@ -4,6 +4,7 @@ import pytest
 
 from pilotfish.drafters.eagle import EagleDrafter
 from pilotfish.drafters.early_exit import EarlyExitDrafter
+from pilotfish.drafters.lookup import LookupDrafter
 from pilotfish.drafters.recycle import RecycleDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.models.eagle import EagleHead
@@ -26,6 +27,7 @@ DRAFTERS = {
     "suffix tree": lambda target: SuffixDrafter(nodes_per_depth=3),
     "recycle": lambda target: RecycleDrafter(),
     "recycle tree": lambda target: RecycleDrafter(nodes_per_depth=3, shared=True),
+    "lookup": lambda target: LookupDrafter(),
     "early_exit": lambda target: EarlyExitDrafter(target, 2),
     "eagle": lambda target: EagleDrafter(eagle_head(), (1, 2, 3)),
     "eagle native": lambda target: EagleDrafter(eagle_head(native=True), (1, 2, 3)),

@@ -12,7 +12,7 @@ from pilotfish.engine.llm import LLM
 from pilotfish.errors import CorruptModelError, SpeculativeConfigError
 from pilotfish.models.files import resolve
 from pilotfish.sampling.params import SamplingParams
-from pilotfish.train.pool import build_table, save_table
+from pilotfish.train.pool import Text, build_table, save_table
 from tests.models.tiny_models import tiny_hf_directory
 
 PARAMS = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -32,7 +32,7 @@ def ship(path, target, texts):
     import numpy as np
 
     fingerprint = resolve(target).fingerprint
-    pairs = [(np.array(tokens), np.arange(len(tokens)) > 1) for tokens in texts]
+    pairs = [Text(np.array(tokens), np.arange(len(tokens)) > 1) for tokens in texts]
     table = build_table(pairs, orders=(1, 2), max_bytes=100_000, min_count=1) if texts else BackoffTable({})
     save_table(table, path, fingerprint=fingerprint, vocab_size=384)
     write_description(path, fingerprint, "table")
@@ -57,7 +57,13 @@ def test_auto_uses_what_is_shipped_for_this_target_and_answers_stay_the_same(tar
         rounds[name] = [len(member.drafter.hidden_boundaries) for member in llm.engine.drafter._members]
     assert len(rounds["with"]) == 2
     assert len(rounds["without"]) == 1
-    assert len(LLM(target).engine.drafter._members) == 4, "the default has the model-free ones and it"
+    lookup = LLM(target)
+    assert len(lookup.engine.drafter.drafters) == 1, "the default has one drafter, which knows the table"
+    assert lookup.speculative_config.drafters[0].model is None, "found when it is built"
+    fewer = LLM(target, speculative_config={"method": "auto", "drafters": ["lookup"]})
+    for llm in (lookup, fewer):
+        assert llm.generate([prompts[0]], PARAMS)[0].outputs[0].token_ids == plain[0]
+    assert lookup.totals.rounds < fewer.totals.rounds
 
 
 def test_another_target_gets_nothing(target, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import random
 
 from pilotfish.drafters.draft_model import DraftModelDrafter
 from pilotfish.drafters.early_exit import EarlyExitDrafter
+from pilotfish.drafters.lookup import LookupDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.recycle import RecycleDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
@@ -43,6 +44,8 @@ def make_drafter(kind, target):
             return NgramDrafter(1, 3)
         case "suffix":
             return SuffixDrafter(2)
+        case "lookup":
+            return LookupDrafter()
         case "recycle":
             return RecycleDrafter(2)
         case "early_exit":
@@ -51,7 +54,7 @@ def make_drafter(kind, target):
             return DraftModelDrafter(paged_target(target.total_pages, seed=1, spread=0.03))
         case "auto":
             times = PassTime({1: 1e-3, 8: 1.1e-3, 64: 2e-3})
-            return DraftPolicy([make_drafter("suffix", target), make_drafter("ngram", target)], times)
+            return DraftPolicy([make_drafter("lookup", target), make_drafter("ngram", target)], times)
         case _:
             raise AssertionError(kind)
 

@@ -29,7 +29,7 @@ def test_method_takes_its_own_keys(mapping):
 
 def test_auto_is_the_model_free_drafters_under_one_rule():
     auto = SpeculativeConfig.parse("auto")
-    assert [member.method for member in auto.drafters] == ["suffix", "recycle", "ngram"]
+    assert [member.method for member in auto.drafters] == ["lookup"]
     chosen = SpeculativeConfig.parse(
         {"method": "auto", "drafters": ["ngram", {"method": "suffix"}], "verification": "block"}
     )
@@ -59,7 +59,7 @@ def test_what_is_no_configuration_is_refused(given):
     [
         ({"method": "ngram", "num_speculative_token": 3}, "did you mean 'num_speculative_tokens'"),
         ({}, "method is missing"),
-        ({"method": "magic"}, "expected one of auto, draft_model, ngram"),
+        ({"method": "magic"}, "expected one of auto, lookup, draft_model, ngram"),
         ({"method": "ngram", "num_speculative_tokens": -1}, "num_speculative_tokens=-1"),
         ({"method": "ngram", "num_speculative_tokens": 2.5}, "num_speculative_tokens=2.5"),
         ({"method": "ngram", "num_speculative_tokens": True}, "num_speculative_tokens=True"),
@@ -94,7 +94,7 @@ def test_what_is_no_configuration_is_refused(given):
         ),
         ({"method": "ngram", "num_speculative_tokens": "many"}, "expected 'auto' or an integer of at least 0"),
         ({"method": "ngram", "model": "x"}, "only used by method='draft_model'"),
-        ({"method": "ngram", "tree_width": 2}, "tree_width=2 is only used by method='suffix' or 'recycle' or 'eagle'"),
+        ({"method": "ngram", "tree_width": 2}, "tree_width=2 is only used by method='suffix' or 'recycle'"),
         ({"method": "suffix", "exit_layer": 2}, "exit_layer=2 is only used by method='early_exit'"),
         ({"method": "recycle", "suffix_pool": "x"}, "suffix_pool='x' is only used by method='suffix'"),
         ({"method": "suffix", "tree_width": 0}, "tree_width=0"),

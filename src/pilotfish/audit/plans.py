@@ -9,7 +9,7 @@ from itertools import cycle
 from pilotfish.audit.options import BY_NAME, GREEDY, HOT, PAIRS, PLAIN, SINGLES, Setting
 from pilotfish.audit.worlds import MODEL_FREE, OF_THE_MODEL
 
-CHAINS_WITHOUT_MODEL = ("ngram", "suffix", "recycle")
+CHAINS_WITHOUT_MODEL = ("ngram", "suffix", "recycle", "lookup")
 DRAFTERS = {
     "match": (*MODEL_FREE, "tree", "draft_model", "policy"),
     "rejection": (*CHAINS_WITHOUT_MODEL, "draft_model", "policy"),

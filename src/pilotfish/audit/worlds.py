@@ -19,6 +19,7 @@ from pilotfish.drafters.base import Drafter
 from pilotfish.drafters.draft_model import DraftModelDrafter
 from pilotfish.drafters.eagle import EagleDrafter
 from pilotfish.drafters.early_exit import EarlyExitDrafter
+from pilotfish.drafters.lookup import LookupDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.recycle import RecycleDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
@@ -26,7 +27,7 @@ from pilotfish.engine.draft_policy import DraftPolicy
 from pilotfish.engine.pass_time import PassTime
 from pilotfish.models.base import Executor, Segment
 
-MODEL_FREE = ("ngram", "suffix", "recycle", "suffix tree", "recycle tree")
+MODEL_FREE = ("ngram", "suffix", "recycle", "lookup", "suffix tree", "recycle tree")
 OF_THE_MODEL = ("early_exit", "eagle", "eagle tree")
 """Drafters that need a real decoder."""
 EXIT_LAYER = 1
@@ -87,8 +88,10 @@ class TableWorld(World):
             return SuffixDrafter(2 if kind.endswith("tree") else 1)
         if kind.startswith("recycle"):
             return RecycleDrafter(2 if kind.endswith("tree") else 1)
+        if kind == "lookup":
+            return LookupDrafter()
         if kind == "policy":
-            members = [NgramDrafter(1, 2), SuffixDrafter(), RecycleDrafter(), DraftModelDrafter(TableExecutor(draft))]
+            members = [NgramDrafter(1, 2), SuffixDrafter(), LookupDrafter(), DraftModelDrafter(TableExecutor(draft))]
             ticks = itertools.count()  # a clock of its own: the same seed makes the same choices
             return DraftPolicy(members, PassTime({1: 10.0, 20: 20.0}), lambda: float(next(ticks)))
         width = 1 if kind == "chain" else 2

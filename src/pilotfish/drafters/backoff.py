@@ -1,31 +1,41 @@
-"""A back-off table: what followed the last tokens most often in the target's own texts, follows again.
+"""A back-off table: what the target thought likely after the last tokens in its own texts, it thinks likely again.
 
-Owns the table's file and its look-up. The longest context that is known decides, as in Katz's back-off models, with the
-share of its most frequent successor as confidence. The table never changes, so a draft is a function of the committed
-tokens, and it costs microseconds. `pilotfish train pool` makes tables; knows nothing of how.
+Owns the table's file and its look-up. The table never changes, so a draft is a function of the committed tokens, and it
+costs microseconds. `pilotfish train pool` makes tables, `lookup.py` drafts from them; knows nothing of either.
 
 A table is a directory. `config.json` names the target by its checksum. `table.safetensors` has, for each context length
-n, `keys.n` (int32, rising: the hash of a context), `next.n` (int32: the successor) and `share.n` (float16). Hashes may
-collide, which drafts a wrong token and does no other harm.
+n, one entry per context in `keys.n` (int32, rising: the hash of a context), `width.n` (uint8: how many successors),
+`seen.n` (uint8: class of how often the context was seen, see `seen_class`), and one entry per successor, the likeliest
+of a context first, in `next.n` (int16, the lower half of the id, or int32 where ids need it) and `share.n` (uint8: the
+root of the probability, 255 for 1). Hashes may collide, which drafts a wrong token and does no other harm.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotfish.drafters.base import Drafter, DraftJob, Observation
-from pilotfish.errors import ModelNotFoundError, UnsupportedModelError
+from pilotfish.errors import CorruptModelError, ModelNotFoundError, UnsupportedModelError
 from pilotfish.models.huggingface import read_json
 from pilotfish.models.keys import ConfigKeys
 from pilotfish.models.safetensors_file import SafetensorsFile
-from pilotfish.terms import EMPTY_DRAFT, Draft
 
 MODEL_TYPE = "pilotfish_backoff_table"
+FORMAT = 2
 TABLE_FILE = "table.safetensors"
+LONGEST_CONTEXT = 8
+MOST_SUCCESSORS = 255
+_SEEN = (2, 4, 16, 128)
+"""From so many times on a context is of the next class."""
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
+
+
+def seen_class(times: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Of how often contexts were seen: once, a few times, and so on; what an entry's shares can be relied on for."""
+    return np.searchsorted(_SEEN, times, side="right").astype(np.uint8)
 
 
 def context_hash(context: Sequence[int]) -> int:
@@ -47,25 +57,57 @@ def context_hashes(contexts: NDArray[np.int64]) -> NDArray[np.int32]:
     return (mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TableOrder:
+    """The contexts of one length.
+
+    Attributes:
+        keys: sorted hashes, one per context.
+        starts: where each context's successors begin; one more entry for where the last ones end.
+        successors, shares: the likeliest of a context first, with their probabilities.
+        seen: class of how often each context was seen.
+    """
+
+    keys: NDArray[np.int32]
+    starts: NDArray[np.int32]
+    successors: NDArray[np.int32]
+    shares: NDArray[np.float32]
+    seen: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        """Contexts."""
+        return len(self.keys)
+
+    def find(self, context: Sequence[int]) -> int | None:
+        """The entry of a context of this length."""
+        key = context_hash(context)
+        place = int(self.keys.searchsorted(key))
+        return place if place < len(self.keys) and self.keys[place] == key else None
+
+    def successors_of(self, entry: int) -> tuple[list[int], list[float]]:
+        """The successors of an entry, and their shares."""
+        run = slice(int(self.starts[entry]), int(self.starts[entry + 1]))
+        return self.successors[run].tolist(), self.shares[run].tolist()
+
+
 class BackoffTable:
     """A table in memory.
 
     Args:
-        orders: by context length the sorted keys, their successors and these successors' shares.
+        orders: by context length; at most `LONGEST_CONTEXT`.
     """
 
-    def __init__(self, orders: dict[int, tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]]) -> None:
+    def __init__(self, orders: dict[int, TableOrder]) -> None:
+        assert all(1 <= length <= LONGEST_CONTEXT for length in orders), "lengths are checked where they are given"
         self.orders = dict(sorted(orders.items(), reverse=True))
 
-    def successor(self, tokens: Sequence[int]) -> tuple[int, float] | None:
-        """What most often followed the longest known end of `tokens`, and its share."""
-        for length, (keys, successors, shares) in self.orders.items():
-            if len(tokens) < length:
-                continue
-            key = context_hash(tokens[len(tokens) - length :])
-            place = int(keys.searchsorted(key))
-            if place < len(keys) and keys[place] == key:
-                return int(successors[place]), float(shares[place])
+    def successors(self, tokens: Sequence[int]) -> tuple[list[int], list[float]] | None:
+        """What may follow the longest known end of `tokens`, the likeliest first, with its probabilities."""
+        for length, order in self.orders.items():
+            if len(tokens) >= length:
+                entry = order.find(tokens[len(tokens) - length :])
+                if entry is not None:
+                    return order.successors_of(entry)
         return None
 
     @property
@@ -79,7 +121,7 @@ def load_table(name: str | Path, fingerprint: str) -> BackoffTable:
 
     Raises:
         ModelNotFoundError: there is no such directory, or a file is missing in it.
-        UnsupportedModelError: it is no table, or another target's.
+        UnsupportedModelError: it is no table, of another version, or another target's.
         CorruptModelError: the file is damaged.
     """
     path = Path(name).expanduser()
@@ -88,8 +130,11 @@ def load_table(name: str | Path, fingerprint: str) -> BackoffTable:
             f"no back-off table {str(name)!r}: expected a directory that `pilotfish train pool` made"
         )
     keys = ConfigKeys(read_json(path / "config.json"))
-    if keys.get("model_type") != MODEL_TYPE:
-        raise UnsupportedModelError(f"{path}: model_type {keys.get('model_type')!r}; expected {MODEL_TYPE!r}")
+    if keys.get("model_type") != MODEL_TYPE or keys.get("format") != FORMAT:
+        raise UnsupportedModelError(
+            f"{path}: model_type {keys.get('model_type')!r}, format {keys.get('format')!r}; expected {MODEL_TYPE!r}, "
+            f"{FORMAT}: make it again with `pilotfish train pool`"
+        )
     if keys.text("target_fingerprint") != fingerprint:
         raise UnsupportedModelError(
             f"{path}: made for the target with checksum {keys.text('target_fingerprint')[:16]}, this one's is "
@@ -97,46 +142,34 @@ def load_table(name: str | Path, fingerprint: str) -> BackoffTable:
         )
     file = SafetensorsFile(path / TABLE_FILE)
     lengths = sorted(int(key.removeprefix("keys.")) for key in file.tensors if key.startswith("keys."))
-    return BackoffTable(
-        {
-            length: (
-                file.read(f"keys.{length}").numpy(),
-                file.read(f"next.{length}").numpy(),
-                file.read(f"share.{length}").float().numpy(),
-            )
-            for length in lengths
-        }
-    )
+    return BackoffTable({length: _read(file, length) for length in lengths})
 
 
-class BackoffDrafter(Drafter):
-    """Drafts a chain from a table, each token after those before it; ends where no context is known."""
+def _read(file: SafetensorsFile, length: int) -> TableOrder:
+    names = [f"{name}.{length}" for name in ("keys", "width", "seen", "next", "share")]
+    missing = [name for name in names if name not in file.tensors]
+    if missing:
+        raise CorruptModelError(
+            f"{file.path}: no tensor {missing[0]!r}; make the table again with `pilotfish train pool`"
+        )
+    keys, widths, seen, successors, shares = (file.read(name).numpy() for name in names)
+    if successors.dtype == np.int16:
+        successors = successors.view(np.uint16)
+    starts = np.concatenate([[0], np.cumsum(widths, dtype=np.int64)]).astype(np.int32)
+    fits = len(widths) == len(seen) == len(keys) and len(shares) == len(successors) == starts[-1]
+    if not fits or not 1 <= length <= LONGEST_CONTEXT or (len(seen) and seen.max() > len(_SEEN)):
+        raise CorruptModelError(f"{file.path}: the tensors of context length {length} do not fit each other")
+    roots = shares.astype(np.float32) / np.float32(255.0)
+    return TableOrder(keys, starts, successors.astype(np.int32), roots * roots, seen)
 
-    def __init__(self, table: BackoffTable) -> None:
-        self._table = table
 
-    def begin(self, request: int, capacity: int) -> None:
-        """Nothing to prepare."""
-
-    def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
-        return [self._propose(job) for job in jobs]
-
-    def _propose(self, job: DraftJob) -> Draft:
-        longest = self._table.longest
-        path = list(job.tokens[-longest:]) if longest else []
-        drafted: list[int] = []
-        shares: list[float] = []
-        while len(drafted) < job.draft_len:
-            found = self._table.successor(path)
-            if found is None or found[0] >= job.sampler.vocab_size:
-                break
-            drafted.append(found[0])
-            shares.append(found[1])
-            path = [*path, found[0]][-longest:]
-        return Draft.chain(drafted, confidence=shares) if drafted else EMPTY_DRAFT
-
-    def observe(self, observation: Observation) -> None:
-        """Nothing to learn: the table is fixed."""
-
-    def end(self, request: int) -> None:
-        """Nothing to drop."""
+def stored(order: TableOrder, vocab_size: int) -> dict[str, NDArray[np.generic]]:
+    """What `_read` reads, by name without the length."""
+    narrow = vocab_size <= 1 << 16
+    return {
+        "keys": order.keys,
+        "width": np.diff(order.starts).astype(np.uint8),
+        "seen": order.seen,
+        "next": order.successors.astype(np.uint16).view(np.int16) if narrow else order.successors,
+        "share": np.rint(np.sqrt(order.shares) * 255.0).astype(np.uint8),
+    }

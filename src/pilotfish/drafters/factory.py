@@ -48,7 +48,7 @@ def build_drafter(
     """A drafter for one target.
 
     Args:
-        method: "draft_model", "ngram", "suffix", "recycle", "table", "early_exit" or "eagle".
+        method: "draft_model", "ngram", "suffix", "recycle", "lookup", "table", "early_exit" or "eagle".
         settings: complete and in range.
         target: the model it drafts for.
         load: loads a draft model by name.
@@ -79,11 +79,13 @@ def build_drafter(
             return RecycleDrafter(settings.tree_width)
         case "early_exit":
             return _early_exit(settings, target)
-        case "table":
-            from pilotfish.drafters.backoff import BackoffDrafter, load_table
+        case "lookup" | "table":
+            from pilotfish.drafters.backoff import load_table
+            from pilotfish.drafters.lookup import LookupDrafter
 
-            assert settings.model is not None, "checked with the settings"
-            return BackoffDrafter(load_table(settings.model, target.files.fingerprint))
+            assert method == "lookup" or settings.model is not None, "checked with the settings"
+            table = None if settings.model is None else load_table(settings.model, target.files.fingerprint)
+            return LookupDrafter(table, settings.tree_width, own_text=method == "lookup")
         case "eagle":
             from pilotfish.drafters.eagle import EagleDrafter
             from pilotfish.models.eagle_files import load_eagle_head

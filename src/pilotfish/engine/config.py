@@ -9,21 +9,21 @@ from typing import Any, Final, Literal, no_type_check
 from pilotfish.errors import SpeculativeConfigError
 from pilotfish.verify import RULES
 
-METHODS = ("auto", "draft_model", "ngram", "suffix", "recycle", "table", "early_exit", "eagle")
+METHODS = ("auto", "lookup", "draft_model", "ngram", "suffix", "recycle", "table", "early_exit", "eagle")
 ALIASES = {"eagle3": "eagle"}
 AUTO: Final = "auto"
 MOST_TOKENS = 512
 DRAWING = ("draft_model", "early_exit", "eagle")
 """Methods that draw from a law of their own where the rule asks for one."""
-MODEL_FREE: tuple[Mapping[str, Any], ...] = ({"method": "suffix"}, {"method": "recycle"}, {"method": "ngram"})
-"""What `auto` chooses from unless told otherwise: drafters that need no training and cost next to nothing."""
+MODEL_FREE: tuple[Mapping[str, Any], ...] = ({"method": "lookup"},)
+"""What `auto` chooses from unless told otherwise: what needs no training and costs next to nothing."""
 OWNERS: Mapping[str, tuple[str, ...]] = {
-    "model": ("draft_model", "eagle", "table", "early_exit"),
+    "model": ("draft_model", "eagle", "table", "lookup", "early_exit"),
     "drafters": ("auto",),
     "shipped": ("auto",),
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),
-    "tree_width": ("suffix", "recycle", "eagle"),
+    "tree_width": ("suffix", "recycle", "lookup", "table", "eagle"),
     "exit_layer": ("early_exit",),
     "suffix_decoding_max_spec_factor": ("suffix",),
     "suffix_decoding_min_token_prob": ("suffix",),
@@ -51,15 +51,16 @@ class SpeculativeConfig:
         method: kind of drafter; may be left out where `model` says it. "auto" has several and takes, per request and
             round, the draft with the best expected delivered tokens per second, or none.
         model: the draft model (directory, GGUF file, catalogue name or hub id) for `draft_model`, the head (directory
-            or hub id) for `eagle`, the table for `table`, or the adapter for `early_exit` (directories).
+            or hub id) for `eagle`, the table for `table` and perhaps for `lookup`, or the adapter for `early_exit`
+            (directories).
         num_speculative_tokens: tokens drafted per round (k). "auto" lets measured times and acceptance decide in each
             round, plain decoding included; a number fixes it (for method "auto": the most); 0 is plain decoding.
-        drafters: what method "auto" chooses from, each a dictionary of these fields; the model-free ones by default.
+        drafters: what method "auto" chooses from, each a dictionary of these fields; `lookup` by default.
         shipped: method "auto" also has the drafters that come with this package for the target, known by its checksum;
-            by default where `drafters` is not given.
+            by default where `drafters` is not given. A table goes to `lookup`, which knows what to make of it.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams looked for, for `ngram`.
         verification: the rule, a key of `pilotfish.verify.RULES`.
-        tree_width: nodes drafted per position by `suffix`, `recycle` and `eagle`; 1 is a chain.
+        tree_width: nodes drafted per position; 1 is a chain, but for `lookup` and `table` a tree of k nodes.
         exit_layer: layers of the target that draft, for `early_exit` without an adapter, which knows its own.
         suffix_decoding_max_spec_factor: a matched context of n tokens is continued by at most this times n.
         suffix_decoding_min_token_prob: estimated survival below which `suffix` stops.

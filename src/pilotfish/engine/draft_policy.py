@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.engine.pass_time import PassTime
-from pilotfish.engine.survival import DISSENT, Survival, levels
+from pilotfish.engine.survival import DISSENT, Survival, claims, levels
 from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft, PartialPass
 
 LONGEST = 16
@@ -275,7 +275,7 @@ def _merged(request: int, lead: _Proposal, survival: Sequence[float], others: Se
     places = {key: node for node, key in enumerate(zip(parents, tokens, strict=True))}
     branched = set(parents)
     for proposal in others:
-        place = [0] * len(proposal.draft)
+        place, claimed = [0] * len(proposal.draft), claims(proposal.draft)
         for node, (token, above) in enumerate(zip(proposal.draft.tokens, proposal.draft.parents, strict=True)):
             parent = ROOT if above == ROOT else place[above]
             known = places.get((parent, token))
@@ -286,7 +286,7 @@ def _merged(request: int, lead: _Proposal, survival: Sequence[float], others: Se
             if parent in branched:
                 proposal.dissenters.add(node)
                 level += DISSENT
-            acceptance = proposal.member.survival.acceptance(request, level)
+            acceptance = proposal.member.survival.acceptance(request, level, claimed[node])
             place[node] = places[parent, token] = len(tokens)
             tokens.append(token)
             parents.append(parent)

@@ -4,6 +4,7 @@ Owns the assembly. Ranges are checked in `config.py`, kinds of drafters are buil
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pilotfish.drafters.base import Drafter
@@ -36,6 +37,16 @@ def build_speculation(
         found = [
             own for own in shipped_drafters(target.files.fingerprint) if not (exits and own["method"] == "early_exit")
         ]
+        # A table says more to the drafter that weighs it against the text than as a drafter of its own.
+        for own in [own for own in found if own["method"] == "table"]:
+            if any(member.method == "lookup" and member.model is None for member in members):
+                members = tuple(
+                    replace(member, model=own["model"])
+                    if member.method == "lookup" and member.model is None
+                    else member
+                    for member in members
+                )
+                found.remove(own)
         members += tuple(SpeculativeConfig.from_mapping({**own, "verification": config.verification}) for own in found)
     drafters = [build_drafter(str(member.method), member, target, load) for member in members]
     draft_len = LONGEST if config.num_speculative_tokens == AUTO else int(config.num_speculative_tokens)

@@ -1,57 +1,83 @@
 """How likely a drafted token is to be accepted, learned from what was committed.
 
 Owns the counts. For each drafter and each level of confidence it claims, a decayed count of drafted tokens whose parent
-was committed, and of those that were committed too; per request, with a prior from all requests. A drafter's confidence
-is thereby calibrated by its own record: it need not be a probability, only say more where it means more.
+was committed, of those that were committed too, and of how many would have been by what was claimed; per request, with
+a prior from all requests. A drafter's confidence is thereby calibrated by its own record: it need not be a probability,
+only say more where it means more. Within a level, a token that claims more is taken to be worth more.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pilotfish.terms import ROOT, Draft
 
-LEVELS = 10
+EDGES = (0.03, 0.06, 0.1, 0.15, 0.22, 0.32, 0.45, 0.6, 0.75, 0.9)
+"""Between levels: closest together where a row is just worth its time, if rows are cheap."""
+LEVELS = len(EDGES) + 1
+_MIDDLES = tuple((low + high) / 2 for low, high in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True))
 _UNKNOWN = LEVELS
 """The level of tokens whose drafter claims nothing."""
+_UNKNOWN_CLAIM = 0.5
+"""What these are taken to claim."""
 DISSENT = LEVELS + 1
 """Added to the level of a token that stands beside another drafter's choice: to differ from the better guess is a bad
 sign, and how bad is learned apart."""
 _SIZE = 2 * DISSENT
 
 _ALL_DECAY = 0.999
-_OWN_DECAY = 0.95
+_OWN_DECAY = 0.96
 """A request's own record forgets half of it in about a dozen tokens: text changes its kind that quickly."""
-_PRIOR_WEIGHT = 3.0
-_CAUTION = 0.5
+_FIRST_WEIGHT = 8.0
+_PRIOR_WEIGHT = 10.0
+"""Tokens that a claim counts for beside all requests' record, and that record beside the request's own."""
+_BLIND_FIRST_WEIGHT = 4.0
+_BLIND_PRIOR_WEIGHT = 3.0
+"""The same where nothing was claimed: then only the latest tokens tell what text this is."""
+_CAUTION = 0.25
 """Standard errors below the mean: a guess from few tokens counts for less than one from many."""
+_MOST = 0.999
 
 
 def levels(draft: Draft) -> list[int]:
     """The level of confidence of each node."""
     if draft.confidence is None:
         return [_UNKNOWN] * len(draft)
-    return [min(int(confidence * LEVELS), LEVELS - 1) for confidence in draft.confidence]
+    return [bisect_right(EDGES, confidence) for confidence in draft.confidence]
+
+
+def claims(draft: Draft) -> Sequence[float]:
+    """The confidence of each node."""
+    return [_UNKNOWN_CLAIM] * len(draft) if draft.confidence is None else draft.confidence
+
+
+def _claim(level: int) -> float:
+    """What a token of a level claims, if no more is known."""
+    level = level - DISSENT if level >= DISSENT else level
+    return _UNKNOWN_CLAIM if level == _UNKNOWN else _MIDDLES[level]
 
 
 def _first_guess(level: int) -> float:
-    """Before anything was seen: what the drafter claims, a little less; a coin's toss where it claims nothing."""
+    """Before anything was seen, how much of a claim comes true: nearly all; less beside another's choice."""
     if level >= DISSENT:
         return 0.3 * _first_guess(level - DISSENT)
-    return 0.5 if level == _UNKNOWN else 0.9 * (level + 0.5) / LEVELS
+    return 1.0 if level == _UNKNOWN else 0.95
 
 
 @dataclass(slots=True)
 class _Counts:
-    """Decayed numbers of tokens seen and accepted, by level."""
+    """Decayed numbers of tokens seen and accepted, and of those that were claimed to be, by level."""
 
     decay: float
     seen: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
     accepted: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
+    claimed: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
 
-    def record(self, level: int, accepted: bool) -> None:
+    def record(self, level: int, accepted: bool, claim: float) -> None:
         self.seen[level] = self.seen[level] * self.decay + 1.0
         self.accepted[level] = self.accepted[level] * self.decay + accepted
+        self.claimed[level] = self.claimed[level] * self.decay + claim
 
 
 class Survival:
@@ -67,14 +93,23 @@ class Survival:
     def end(self, request: int) -> None:
         del self._own[request]
 
-    def acceptance(self, request: int, level: int) -> float:
-        """Cautious estimate of P(accepted | parent accepted) at a level of confidence."""
+    def acceptance(self, request: int, level: int, claim: float | None = None) -> float:
+        """Cautious estimate of P(accepted | parent accepted) at a level of confidence, for one that claims so much."""
+        ratio, spread = self._calibration(request, level)
+        mean = min(ratio * (_claim(level) if claim is None else claim), _MOST)
+        return max(0.0, mean - spread * math.sqrt(mean * (1.0 - mean)))
+
+    def _calibration(self, request: int, level: int) -> tuple[float, float]:
+        """How much of what is claimed at a level comes true, and the caution by which to stay below."""
         common, own = self._all, self._own[request]
-        prior = (common.accepted[level] + 4.0 * _first_guess(level)) / (common.seen[level] + 4.0)
-        weight = own.seen[level] + _PRIOR_WEIGHT
-        mean = (own.accepted[level] + _PRIOR_WEIGHT * prior) / weight
-        error = math.sqrt(mean * (1.0 - mean) / (weight + min(common.seen[level], 50.0)))
-        return max(0.0, mean - _CAUTION * error)
+        blind = level in (_UNKNOWN, _UNKNOWN + DISSENT)
+        before = _BLIND_PRIOR_WEIGHT if blind else _PRIOR_WEIGHT
+        weight = own.seen[level] + before + min(common.seen[level], 50.0)
+        before *= _claim(level)
+        first = (_BLIND_FIRST_WEIGHT if blind else _FIRST_WEIGHT) * _claim(level)
+        prior = (common.accepted[level] + first * _first_guess(level)) / (common.claimed[level] + first)
+        ratio = (own.accepted[level] + before * prior) / (own.claimed[level] + before)
+        return ratio, _CAUTION / math.sqrt(weight)
 
     def typical(self, request: int) -> float:
         """The same over all levels, as they came in the past: for a draft that is not made yet."""
@@ -87,12 +122,16 @@ class Survival:
 
     def of_nodes(self, request: int, draft: Draft, node_levels: Sequence[int]) -> list[float]:
         """For each node of a draft the estimated probability that it and its ancestors are accepted."""
-        known: dict[int, float] = {}
+        known: dict[int, tuple[float, float]] = {}
         survival: list[float] = []
-        for parent, level in zip(draft.parents, node_levels, strict=True):
-            if level not in known:
-                known[level] = self.acceptance(request, level)
-            survival.append(known[level] * (1.0 if parent == ROOT else survival[parent]))
+        for parent, level, claim in zip(draft.parents, node_levels, claims(draft), strict=True):
+            calibration = known.get(level)
+            if calibration is None:
+                calibration = known[level] = self._calibration(request, level)
+            ratio, spread = calibration
+            mean = min(ratio * claim, _MOST)
+            own = max(0.0, mean - spread * math.sqrt(mean * (1.0 - mean)))
+            survival.append(own if parent == ROOT else own * survival[parent])
         return survival
 
     def record(
@@ -109,21 +148,21 @@ class Survival:
             dissenters: nodes that stood beside another drafter's choice. They count at their own level, which says how
                 good the drafter is, and once more among their like.
         """
+        own, common, claimed = self._own[request], self._all, claims(draft)
         parent = ROOT
         for token in committed:
             following = ROOT
             for node, above in enumerate(draft.parents):
                 if above == parent and node > parent:
                     accepted = draft.tokens[node] == token
-                    self._count(request, node_levels[node], accepted)
+                    level, claim = node_levels[node], claimed[node]
+                    own.record(level, accepted, claim)
+                    common.record(level, accepted, claim)
                     if node in dissenters:
-                        self._count(request, node_levels[node] + DISSENT, accepted)
+                        own.record(level + DISSENT, accepted, claim)
+                        common.record(level + DISSENT, accepted, claim)
                     if accepted:
                         following = node
             if following == ROOT:
                 return
             parent = following
-
-    def _count(self, request: int, level: int, accepted: bool) -> None:
-        self._own[request].record(level, accepted)
-        self._all.record(level, accepted)

@@ -18,7 +18,9 @@ from torch import Tensor
 from pilotfish.errors import CorruptModelError
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-INTEGER_DTYPES = {"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
+INTEGER_DTYPES = {
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
 ITEM_BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
     "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,

@@ -15,9 +15,12 @@ from pilotfish.models.files import resolve
 from pilotfish.train.dataset import DataSet, Split
 from pilotfish.train.disk import write_whole
 from pilotfish.train.pool import Text, build_table, save_table, table_tokens_per_round
+from pilotfish.train.pool_laws import TopOfLaws
 
 MOST_HELD_OUT = 400
 """Held-out conversations measured."""
+LAW_TOKENS = 8
+"""Of each row's law that go into the table: what comes after the eighth is nearly never among an entry's successors."""
 
 
 def make_pool(
@@ -38,7 +41,7 @@ def make_pool(
         directory: of its data set.
         output: directory to write.
         orders, max_bytes, min_count: see `build_table`.
-        depths: draft lengths to measure.
+        depths: draft sizes to measure, in nodes.
         origin: command, commit, versions and hardware, for the record.
 
     Returns:
@@ -50,14 +53,19 @@ def make_pool(
     """
     files = resolve(model)
     data = DataSet(directory, fingerprint=files.fingerprint)
-    table = build_table(_texts(data, "train"), orders=orders, max_bytes=max_bytes, min_count=min_count)
+    # What the target thought is in the data where the states after its last layer are; else its choices are counted.
+    last = files.config.num_layers
+    laws = TopOfLaws(files.config, files.weights, LAW_TOKENS) if last in data.manifest.boundaries else None
+    texts = _texts(data, "train", laws, last)
+    table = build_table(texts, orders=orders, max_bytes=max_bytes, min_count=min_count)
     held_out = _texts(data, "held_out")[:MOST_HELD_OUT]
     if not held_out:
         raise DataSetError(f"{directory} has no held-out conversation to measure on: make more data")
     save_table(table, output, fingerprint=files.fingerprint, vocab_size=files.config.vocab_size)
     rounds = table_tokens_per_round(table, held_out, depths)
     result = {
-        "entries": {str(length): len(keys) for length, (keys, _, _) in table.orders.items()},
+        "entries": {str(length): len(order) for length, order in table.orders.items()},
+        "counted": "laws" if laws is not None else "tokens",
         "file_bytes": (output / TABLE_FILE).stat().st_size,
         "tokens_per_round": rounds,
         "held_out_conversations": len(held_out),
@@ -72,9 +80,15 @@ def make_pool(
     return result
 
 
-def _texts(data: DataSet, split: Split) -> list[Text]:
-    conversations = (data.read(place) for place in data.places(split) if place.answer_tokens)
-    return [(each.tokens.numpy(), each.loss_mask.numpy()) for each in conversations]
+def _texts(data: DataSet, split: Split, laws: TopOfLaws | None = None, last: int = 0) -> list[Text]:
+    found = []
+    for place in data.places(split):
+        if not place.answer_tokens:
+            continue
+        each = data.read(place, [last] if laws is not None else [])
+        law = None if laws is None else laws(each.hidden[last])
+        found.append(Text(each.tokens.numpy(), each.loss_mask.numpy(), law))
+    return found
 
 
 def _card(result: Mapping[str, Any], model: str) -> str:
@@ -90,12 +104,13 @@ fast answers come, never what they are. `LLM(..., speculative_config={{"method":
 | data | `{Path(result["data_directory"]).name}`, {result["answer_tokens"]:,} answer tokens |
 | command | `{result["origin"].get("command", "unknown")}` |
 | commit | `{result["origin"].get("commit", "unknown")}` |
+| counted | {result["counted"]} |
 | entries by context length | `{json.dumps(result["entries"])}` |
 | size | {result["file_bytes"] / 1e6:.1f} MB |
 
-Tokens per round on {result["held_out_conversations"]} held-out conversations:
+Tokens per round of the table alone on {result["held_out_conversations"]} held-out conversations:
 
-| draft length | tokens per round |
+| drafted nodes | tokens per round |
 |---|---|
 {rounds}
 """

@@ -1,0 +1,76 @@
+#include "bind_lookup.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "lookup.h"
+
+namespace nb = nanobind;
+using namespace pilotfish;
+
+namespace {
+
+template <class T>
+using Values = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::vector<T> copied(const Values<T>& values) {
+  return {values.data(), values.data() + values.shape(0)};
+}
+
+// One context length; lengths are added the longest first. Bounds are checked here, once, and not at each look-up.
+void add_order(LookupTable& table, int64_t length, const Values<int32_t>& keys, const Values<int32_t>& starts,
+               const Values<int32_t>& successors, const Values<float>& shares, const Values<uint8_t>& seen) {
+  const size_t entries = keys.shape(0);
+  if (length < 1 || length > kLongestContext || starts.shape(0) != entries + 1 || seen.shape(0) != entries ||
+      shares.shape(0) != successors.shape(0))
+    throw nb::value_error("a table's arrays do not fit each other");
+  TableOrder order{length, copied(keys), copied(starts), copied(successors), {}, copied(seen)};
+  bool fits = order.starts.front() == 0 && order.starts.back() == static_cast<int32_t>(order.successors.size());
+  for (size_t i = 0; i < entries; ++i) fits = fits && order.starts[i] <= order.starts[i + 1] && order.seen[i] < kSeenClasses;
+  if (!fits) throw nb::value_error("a table's runs of successors are out of range");
+  order.logits.reserve(shares.shape(0));
+  for (size_t i = 0; i < shares.shape(0); ++i) order.logits.push_back(clamped_logit(shares.data()[i]));
+  table.orders.push_back(std::move(order));
+}
+
+using TreeTuple = std::tuple<std::vector<int32_t>, std::vector<int32_t>, std::vector<double>>;
+
+TreeTuple propose(const LookupIndex& index, const std::vector<int32_t>& context, int64_t depth, int64_t nodes,
+                  int64_t vocabulary, double least, bool branching) {
+  LookupTree tree = index.propose(context.data(), context.size(), {depth, nodes, vocabulary, least, branching});
+  return {std::move(tree.tokens), std::move(tree.parents), std::move(tree.confidence)};
+}
+
+}  // namespace
+
+void bind_lookup(nb::module_& m) {
+  nb::class_<LookupTable>(m, "LookupTable")
+      .def(nb::init<>())
+      .def("add_order", &add_order, nb::arg("length"), nb::arg("keys"), nb::arg("starts"), nb::arg("successors"),
+           nb::arg("shares"), nb::arg("seen"));
+  nb::class_<LookupIndex>(m, "LookupIndex")
+      .def(
+          "__init__",
+          [](LookupIndex* index, const std::vector<double>& weights, const LookupTable* table, int64_t remembered) {
+            if (weights.size() != kLookupWeights) throw nb::value_error("the weights do not fit this version");
+            new (index) LookupIndex(weights, table, remembered);
+          },
+          nb::arg("weights"), nb::arg("table").none(), nb::arg("remembered"), nb::keep_alive<1, 3>())
+      .def("__len__", &LookupIndex::size)
+      .def(
+          "extend",
+          [](LookupIndex& index, const std::vector<int32_t>& tokens) { index.extend(tokens.data(), tokens.size()); },
+          nb::arg("tokens"))
+      .def(
+          "learn",
+          [](LookupIndex& index, int64_t previous, int32_t token, const std::vector<int32_t>& ids,
+             const std::vector<double>& shares) {
+            if (ids.size() != shares.size()) throw nb::value_error("one share per id");
+            index.learn(previous, token, ids.data(), shares.data(), ids.size());
+          },
+          nb::arg("previous"), nb::arg("token"), nb::arg("ids"), nb::arg("shares"))
+      .def("propose", &propose, nb::arg("context"), nb::arg("depth"), nb::arg("nodes"), nb::arg("vocabulary"),
+           nb::arg("least"), nb::arg("branching"));
+}

@@ -1,0 +1,249 @@
+#include "lookup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <utility>
+
+namespace pilotfish {
+namespace {
+
+// Places of the weights; drafters/lookup_weights.py lists them.
+constexpr int kBias = 0;
+constexpr int kListed = kBias + kTextOrders + 1;
+constexpr int kShare = kListed + 2 * kTextOrders;
+constexpr int kEscape = kShare + kTextOrders;
+constexpr int kPair = kEscape + kTextOrders;
+constexpr int kSingle = kPair + 3;
+constexpr int kTable = kSingle + 3;
+
+uint64_t mixed(uint64_t hash, int32_t token) {
+  hash = (hash ^ static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 29);
+}
+
+// The key of a context of one more token. The constant keeps the first key from nothing, which would not tell lengths.
+uint64_t extended(uint64_t key, int32_t token) { return mixed(key + 0xD1B54A32D192ED03u, token); }
+
+uint64_t pair_key(int64_t previous, int32_t token) {
+  return (static_cast<uint64_t>(previous + 2) << 32) | static_cast<uint32_t>(token);
+}
+
+uint64_t single_key(int32_t token) { return static_cast<uint32_t>(token); }
+
+}  // namespace
+
+int32_t context_key(const int32_t* latest_first, int64_t length) {
+  uint64_t hash = static_cast<uint64_t>(length);
+  for (int64_t place = length - 1; place >= 0; --place) hash = mixed(hash, latest_first[place]);
+  return static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
+}
+
+double clamped_logit(double share) {
+  const double clamped = std::min(std::max(share, 1e-4), 1.0 - 1e-4);
+  return std::log(clamped / (1.0 - clamped));
+}
+
+void LookupIndex::Context::push(int32_t token) {
+  for (int place = std::min(count, kLongestContext - 1); place > 0; --place)
+    tokens[static_cast<size_t>(place)] = tokens[static_cast<size_t>(place - 1)];
+  tokens[0] = token;
+  count = std::min(count + 1, kLongestContext);
+}
+
+void LookupIndex::extend(const int32_t* tokens, size_t count_of_tokens) {
+  for (size_t i = 0; i < count_of_tokens; ++i) {
+    count(tokens[i]);
+    tail_.push(tokens[i]);
+    ++size_;
+  }
+}
+
+void LookupIndex::count(int32_t token) {
+  uint64_t key = 0;
+  for (int order = 1; order <= std::min(kTextOrders, tail_.count); ++order) {
+    key = extended(key, tail_.tokens[static_cast<size_t>(order - 1)]);
+    const auto [found, fresh] = places_.try_emplace(key, static_cast<int32_t>(nodes_.size()));
+    if (fresh) nodes_.emplace_back();
+    Node& node = nodes_[static_cast<size_t>(found->second)];
+    ++node.total;
+    // The latest first; the one that has not come for longest makes room.
+    int32_t* link = &node.first;
+    int32_t* last = nullptr;
+    while (*link >= 0 && children_[static_cast<size_t>(*link)].token != token) {
+      last = link;
+      link = &children_[static_cast<size_t>(*link)].next;
+    }
+    int32_t child = *link;
+    if (child >= 0) {
+      *link = children_[static_cast<size_t>(child)].next;
+      ++children_[static_cast<size_t>(child)].count;
+    } else if (node.size < kTextChildren) {
+      child = static_cast<int32_t>(children_.size());
+      const int32_t first = node.first;  // growing moves the links
+      children_.push_back({token, 1, first});
+      node.first = child;
+      ++node.size;
+      continue;
+    } else {
+      child = *last;
+      *last = -1;
+      children_[static_cast<size_t>(child)].token = token;
+      children_[static_cast<size_t>(child)].count = 1;
+    }
+    children_[static_cast<size_t>(child)].next = node.first;
+    node.first = child;
+  }
+}
+
+void LookupIndex::learn(int64_t previous, int32_t token, const int32_t* ids, const double* shares, size_t count) {
+  Favourites row;
+  row.ids.assign(ids, ids + count);
+  for (size_t i = 0; i < count; ++i) row.logits.push_back(clamped_logit(shares[i]));
+  if (previous >= 0) young_[pair_key(previous, token)] = row;
+  young_[single_key(token)] = std::move(row);
+  if (static_cast<int64_t>(young_.size()) >= remembered_) {
+    old_ = std::move(young_);
+    young_.clear();
+  }
+}
+
+const LookupIndex::Node* LookupIndex::text(uint64_t key) const {
+  const auto found = places_.find(key);
+  return found == places_.end() ? nullptr : &nodes_[static_cast<size_t>(found->second)];
+}
+
+const LookupIndex::Favourites* LookupIndex::favourites(uint64_t key) const {
+  for (const auto* store : {&young_, &old_}) {
+    const auto found = store->find(key);
+    if (found != store->end()) return &found->second;
+  }
+  return nullptr;
+}
+
+void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::vector<Candidate>& found) const {
+  found.clear();
+  const auto add = [&](int32_t token) -> Candidate* {
+    if (token < 0 || token >= vocabulary) return nullptr;
+    for (const Candidate& known : found)
+      if (known.token == token) return nullptr;
+    found.push_back({token, 0.0});
+    return &found.back();
+  };
+  const double* const w = weights_.data();
+
+  const Node* nodes[kTextOrders];
+  int longest = 0;
+  uint64_t key = 0;
+  for (int order = 1; order <= std::min(kTextOrders, context.count); ++order) {
+    key = extended(key, context.tokens[static_cast<size_t>(order - 1)]);
+    const Node* node = text(key);
+    if (node == nullptr) break;  // what is unknown stays so with more before it
+    nodes[order - 1] = node;
+    longest = order;
+  }
+  const double bias = w[kBias + longest];
+  for (int order = longest; order >= 1; --order) {
+    const Node& node = *nodes[order - 1];
+    for (int32_t i = node.first; i >= 0; i = children_[static_cast<size_t>(i)].next) {
+      const Child& child = children_[static_cast<size_t>(i)];
+      Candidate* own = add(child.token);
+      if (own == nullptr) continue;
+      own->score = bias + w[kListed + 2 * (order - 1) + (child.count > 1)];
+      own->score += w[kShare + order - 1] * clamped_logit(child.count / (node.total + 0.5));
+      if (order < longest) own->score += w[kEscape + longest - 1];
+    }
+  }
+  const double fresh = longest > 0 ? bias + w[kEscape + longest - 1] : bias;
+
+  struct Source {
+    const int32_t* ids;
+    const double* logits;
+    size_t count;
+    double listed, share, other;
+  };
+  Source sources[2 + kLongestContext];
+  size_t known = 0;
+  const auto recycled = [&](uint64_t which, int place) {
+    const Favourites* row = favourites(which);
+    if (row != nullptr)
+      sources[known++] = {row->ids.data(), row->logits.data(), row->ids.size(), w[place], w[place + 1], w[place + 2]};
+  };
+  if (context.count > 1) recycled(pair_key(context.tokens[1], context.tokens[0]), kPair);
+  if (context.count > 0) recycled(single_key(context.tokens[0]), kSingle);
+  if (table_ != nullptr) {
+    for (const TableOrder& order : table_->orders) {
+      if (order.length > context.count || known == std::size(sources)) continue;
+      const int32_t hash = context_key(context.tokens.data(), order.length);
+      const auto place = std::lower_bound(order.keys.begin(), order.keys.end(), hash);
+      if (place == order.keys.end() || *place != hash) continue;
+      const size_t entry = static_cast<size_t>(place - order.keys.begin());
+      const size_t start = static_cast<size_t>(order.starts[entry]);
+      const int64_t rank = std::min<int64_t>(order.length, kTableOrders) - 1;
+      const double* own = w + kTable + 3 * (kSeenClasses * rank + order.seen[entry]);
+      sources[known++] = {order.successors.data() + start, order.logits.data() + start,
+                          static_cast<size_t>(order.starts[entry + 1]) - start, own[0], own[1], own[2]};
+    }
+  }
+  for (size_t s = 0; s < known; ++s)
+    for (size_t i = 0; i < sources[s].count; ++i)
+      if (Candidate* own = add(sources[s].ids[i])) own->score = fresh;
+  for (size_t s = 0; s < known; ++s) {
+    const Source& source = sources[s];
+    for (Candidate& candidate : found) {
+      const int32_t* const end = source.ids + source.count;
+      const int32_t* const place = std::find(source.ids, end, candidate.token);
+      candidate.score += place == end ? source.other : source.listed + source.share * source.logits[place - source.ids];
+    }
+  }
+}
+
+LookupTree LookupIndex::propose(const int32_t* context, size_t count_of_tokens, const LookupLimits& limits) const {
+  struct Waiting {
+    double survival, probability;
+    int64_t arrival;
+    int32_t token, parent;
+    int64_t level;
+    // The likeliest path first; of equals the first to arrive.
+    bool operator<(const Waiting& other) const {
+      return survival != other.survival ? survival < other.survival : arrival > other.arrival;
+    }
+  };
+  LookupTree tree;
+  std::vector<Context> paths;
+  std::vector<Candidate> found;
+  std::priority_queue<Waiting> waiting;
+  int64_t arrivals = 0;
+  const auto expand = [&](const Context& at, double survival, int32_t parent, int64_t level) {
+    if (level > limits.depth) return;
+    candidates(at, limits.vocabulary, found);
+    const Candidate* best = nullptr;
+    for (const Candidate& candidate : found)
+      if (best == nullptr || candidate.score > best->score) best = &candidate;
+    for (const Candidate& candidate : found) {
+      if (!limits.branching && &candidate != best) continue;
+      const double probability = 1.0 / (1.0 + std::exp(-candidate.score));
+      if (survival * probability >= limits.least)
+        waiting.push({survival * probability, probability, arrivals++, candidate.token, parent, level});
+    }
+  };
+  Context start;
+  for (size_t i = count_of_tokens - std::min<size_t>(count_of_tokens, kLongestContext); i < count_of_tokens; ++i)
+    start.push(context[i]);
+  expand(start, 1.0, -1, 1);
+  while (!waiting.empty() && static_cast<int64_t>(tree.tokens.size()) < limits.nodes) {
+    const Waiting next = waiting.top();
+    waiting.pop();
+    const int32_t node = static_cast<int32_t>(tree.tokens.size());
+    tree.tokens.push_back(next.token);
+    tree.parents.push_back(next.parent);
+    tree.confidence.push_back(next.probability);
+    paths.push_back(next.parent < 0 ? start : paths[static_cast<size_t>(next.parent)]);
+    paths.back().push(next.token);
+    if (static_cast<int64_t>(tree.tokens.size()) < limits.nodes)
+      expand(paths.back(), next.survival, node, next.level + 1);
+  }
+  return tree;
+}
+
+}  // namespace pilotfish

@@ -1,0 +1,96 @@
+// What may come next, looked up and not computed: counts of the text itself, the target's favourites of earlier rounds,
+// and a fixed table, weighed against each other into one probability per token, and the tree that these grow.
+//
+// Owns the three stores and the arithmetic. drafters/lookup_index.py is the same in Python, and says what each number
+// means; drafters/lookup_weights.py has the weights.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace pilotfish {
+
+constexpr int kTextOrders = 6;      // longest context counted in the text
+constexpr int kTextChildren = 12;   // successors remembered per context, the latest
+constexpr int kTableOrders = 4;     // longest context with weights of its own
+constexpr int kSeenClasses = 5;     // classes of how often a table's context was seen
+constexpr int kLookupWeights = 7 + 12 + 6 + 6 + 3 + 3 + 3 * kTableOrders * kSeenClasses;
+constexpr int kLongestContext = 8;
+
+// One context length of a table: sorted keys, and of each key a run of successors.
+struct TableOrder {
+  int64_t length = 0;
+  std::vector<int32_t> keys, starts, successors;
+  std::vector<double> logits;  // of the shares
+  std::vector<uint8_t> seen;
+};
+
+struct LookupTable {
+  std::vector<TableOrder> orders;  // the longest first
+};
+
+struct LookupTree {
+  std::vector<int32_t> tokens, parents;  // parent -1: the context
+  std::vector<double> confidence;        // estimated probability given the parent
+};
+
+struct LookupLimits {
+  int64_t depth = 1, nodes = 1;
+  int64_t vocabulary = 0;  // ids from here on are not proposed
+  double least = 0.0;      // paths less likely are not proposed
+  bool branching = true;
+};
+
+class LookupIndex {
+ public:
+  LookupIndex(std::vector<double> weights, const LookupTable* table, int64_t remembered)
+      : weights_(std::move(weights)), table_(table), remembered_(remembered) {}
+  int64_t size() const { return size_; }
+  void extend(const int32_t* tokens, size_t count);
+  // previous: -1 at the start of the text.
+  void learn(int64_t previous, int32_t token, const int32_t* ids, const double* shares, size_t count);
+  LookupTree propose(const int32_t* context, size_t count, const LookupLimits& limits) const;
+
+ private:
+  struct Child {
+    int32_t token, count, next;
+  };
+  struct Node {
+    int32_t total = 0, first = -1, size = 0;
+  };
+  struct Favourites {
+    std::vector<int32_t> ids;
+    std::vector<double> logits;
+  };
+  struct Context {
+    std::array<int32_t, kLongestContext> tokens;  // the last ones, the latest first
+    int count = 0;
+    void push(int32_t token);
+  };
+  struct Candidate {
+    int32_t token;
+    double score;
+  };
+
+  void count(int32_t token);
+  const Node* text(uint64_t key) const;
+  const Favourites* favourites(uint64_t key) const;
+  void candidates(const Context& context, int64_t vocabulary, std::vector<Candidate>& found) const;
+
+  std::vector<double> weights_;
+  const LookupTable* table_;
+  int64_t remembered_;
+  int64_t size_ = 0;
+  Context tail_;
+  std::vector<Node> nodes_;
+  std::vector<Child> children_;
+  std::unordered_map<uint64_t, int32_t> places_;
+  std::unordered_map<uint64_t, Favourites> young_, old_;
+};
+
+int32_t context_key(const int32_t* latest_first, int64_t length);
+double clamped_logit(double share);
+
+}  // namespace pilotfish

@@ -1,0 +1,66 @@
+"""Everything that costs no model, in one tree: the text itself, the target's earlier favourites, and a table.
+
+Owns one index per request. Where prompt lookup, suffix decoding and token recycling each follow one source, here every
+possible next token is judged by all of them, at every node of the tree. Needs no model and no training; a table of the
+target's own texts (`pilotfish train pool`) makes it better by far.
+"""
+
+from collections.abc import Sequence
+
+from pilotfish.drafters.backoff import BackoffTable
+from pilotfish.drafters.base import Drafter, DraftJob, Observation
+from pilotfish.drafters.lookup_index import LookupIndex, index_factory
+from pilotfish.terms import EMPTY_DRAFT, Draft
+
+FAVOURITES = 8
+"""Of the target's favourites after each row that are remembered."""
+LEAST = 0.01
+"""Estimated survival of a token that nobody could want to verify."""
+CONTEXT = 8
+
+
+class LookupDrafter(Drafter):
+    """Drafts the likeliest continuations: a tree where branches are of use, a chain for a ratio rule.
+
+    Whatever it knows is a function of the request's committed tokens and of rounds that are over (and of the table,
+    which never changes), so a draft is a point mass given the past and every rule takes it. Requests share nothing but
+    the table: what one user is answered cannot show in how fast another is.
+
+    Confidence is the estimated probability of being accepted.
+
+    Args:
+        table: of the target's own texts.
+        nodes_per_depth: nodes per position of a path; a tree of `draft_len` nodes by default.
+        own_text: learn from the request; without, the table alone drafts.
+    """
+
+    def __init__(self, table: BackoffTable | None = None, nodes_per_depth: int = 1, *, own_text: bool = True) -> None:
+        self.nodes_per_depth = nodes_per_depth
+        self.top_successors = FAVOURITES if own_text else 0
+        self._new_index = index_factory(table)
+        self._own_text = own_text
+        self._indexes: dict[int, LookupIndex] = {}
+
+    def begin(self, request: int, capacity: int) -> None:
+        self._indexes[request] = self._new_index()
+
+    def propose(self, jobs: Sequence[DraftJob]) -> list[Draft]:
+        return [self._propose(self._indexes[job.request], job) for job in jobs]
+
+    def _propose(self, index: LookupIndex, job: DraftJob) -> Draft:
+        if self._own_text:
+            index.extend(job.tokens[len(index) :])
+        nodes = job.node_budget(self.nodes_per_depth)
+        # Only `match` is sure to take branches: its verdict is the target's own choice whatever stands beside it.
+        tokens, parents, confidence = index.propose(
+            job.tokens[-CONTEXT:], job.draft_len, nodes, job.sampler.vocab_size, LEAST, job.coupled
+        )
+        return Draft(tuple(tokens), tuple(parents), None, tuple(confidence)) if tokens else EMPTY_DRAFT
+
+    def observe(self, observation: Observation) -> None:
+        index = self._indexes[observation.request]
+        for row in observation.successors:
+            index.learn(-1 if row.previous is None else row.previous, row.token, row.ids, row.shares)
+
+    def end(self, request: int) -> None:
+        del self._indexes[request]

@@ -1,0 +1,209 @@
+"""What may come next, looked up and not computed, and the tree of the likeliest continuations.
+
+Owns three stores and the arithmetic over them: counts of the text itself (what followed its last 1 to 6 tokens), the
+target's favourites of earlier rounds (after the last token, and after the last two), and a fixed table. Each token that
+any of them names gets one probability from all of them (`lookup_weights.py`). This is the reference;
+`native/lookup.cpp` is the same, fast. Knows no requests and no drafts.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+
+from pilotfish.drafters import lookup_weights as at
+from pilotfish.drafters.backoff import LONGEST_CONTEXT, BackoffTable
+from pilotfish.errors import ExecutorUnavailableError
+from pilotfish.models.native_executor import native_module
+
+CHILDREN = 12
+"""Successors remembered per context of the text, the latest."""
+REMEMBERED = 32_768
+"""Contexts whose favourites are remembered, at least; twice as many at most."""
+
+Proposal: TypeAlias = tuple[list[int], list[int], list[float]]
+"""Tokens, parents (-1: the context), estimated probability of each given its parent."""
+
+
+@runtime_checkable
+class LookupIndex(Protocol):
+    """What both implementations offer."""
+
+    def __len__(self) -> int:
+        """Tokens of the text that are counted."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Counts further tokens of the text."""
+
+    def learn(self, previous: int, token: int, ids: Sequence[int], shares: Sequence[float]) -> None:
+        """The target's favourites after `token`, which stood after `previous` (-1: at the start of the text)."""
+
+    def propose(
+        self, context: Sequence[int], depth: int, nodes: int, vocabulary: int, least: float, branching: bool
+    ) -> Proposal:
+        """The likeliest continuations of `context`, the likeliest path first.
+
+        Args:
+            context: the latest tokens; 8 of them are looked at.
+            depth: most tokens on a path.
+            nodes: most tokens in all.
+            vocabulary: ids from here on are not proposed.
+            least: estimated survival below which a path ends.
+            branching: a tree, instead of the chain of each likeliest token.
+        """
+
+
+def index_factory(table: BackoffTable | None) -> Callable[[], LookupIndex]:
+    """Makes empty indexes over one table, native where the extension works."""
+    weights = at.WITHOUT_TABLE if table is None else at.WITH_TABLE
+    try:
+        native = native_module()
+    except ExecutorUnavailableError:
+        return lambda: PythonLookupIndex(weights, table)
+    shared = None if table is None else native_table(table)
+    return lambda: cast(LookupIndex, native.LookupIndex(weights, shared, REMEMBERED))
+
+
+def native_table(table: BackoffTable) -> Any:
+    """A table in native memory, for any number of indexes."""
+    native = native_module().LookupTable()
+    for length, order in table.orders.items():
+        native.add_order(length, order.keys, order.starts, order.successors, order.shares, order.seen)
+    return native
+
+
+def _logit(share: float) -> float:
+    clamped = min(max(share, 1e-4), 1.0 - 1e-4)
+    return math.log(clamped / (1.0 - clamped))
+
+
+class PythonLookupIndex:
+    """The reference index.
+
+    Args:
+        weights: `lookup_weights.COUNT` of them.
+        table: looked up as well.
+        remembered: see `REMEMBERED`.
+    """
+
+    def __init__(
+        self, weights: Sequence[float], table: BackoffTable | None = None, remembered: int = REMEMBERED
+    ) -> None:
+        self._weights = weights
+        self._table = table
+        self._remembered = remembered
+        self._size = 0
+        self._tail: list[int] = []
+        # Total, and by token how often it came, the latest one last.
+        self._text: dict[tuple[int, ...], tuple[list[int], dict[int, int]]] = {}
+        self._young: dict[tuple[int, ...], dict[int, float]] = {}
+        self._old: dict[tuple[int, ...], dict[int, float]] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            for order in range(1, min(at.TEXT_ORDERS, len(self._tail)) + 1):
+                total, children = self._text.setdefault(tuple(self._tail[-order:]), ([0], {}))
+                total[0] += 1
+                seen = children.pop(token, 0)
+                if seen == 0 and len(children) == CHILDREN:
+                    del children[next(iter(children))]
+                children[token] = seen + 1
+            self._tail = [*self._tail, token][-at.TEXT_ORDERS :]
+            self._size += 1
+
+    def learn(self, previous: int, token: int, ids: Sequence[int], shares: Sequence[float]) -> None:
+        favourites = {known: _logit(share) for known, share in zip(ids, shares, strict=True)}
+        if previous >= 0:
+            self._young[previous, token] = favourites
+        self._young[token,] = favourites
+        if len(self._young) >= self._remembered:
+            self._old, self._young = self._young, {}
+
+    def candidates(self, context: Sequence[int], vocabulary: int) -> dict[int, float]:
+        """Scores of what any store names, in the order in which it was named."""
+        w = self._weights
+        scores: dict[int, float] = {}
+        known = []
+        for order in range(1, min(at.TEXT_ORDERS, len(context)) + 1):
+            node = self._text.get(tuple(context[-order:]))
+            if node is None:
+                break
+            known.append(node)
+        longest = len(known)
+        bias = w[at.BIAS + longest]
+        for order in range(longest, 0, -1):
+            (total,), children = known[order - 1]
+            for token, seen in reversed(children.items()):
+                if token in scores or not 0 <= token < vocabulary:
+                    continue
+                score = bias + w[at.LISTED + 2 * (order - 1) + (seen > 1)]
+                score += w[at.SHARE + order - 1] * _logit(seen / (total + 0.5))
+                if order < longest:
+                    score += w[at.ESCAPE + longest - 1]
+                scores[token] = score
+        fresh = bias + w[at.ESCAPE + longest - 1] if longest > 0 else bias
+        sources = self._sources(context)
+        for logits, _ in sources:
+            for token in logits:
+                if token not in scores and 0 <= token < vocabulary:
+                    scores[token] = fresh
+        for logits, place in sources:
+            for token in scores:
+                logit = logits.get(token)
+                own = w[place + 2] if logit is None else w[place] + w[place + 1] * logit
+                scores[token] = scores[token] + own
+        return scores
+
+    def _sources(self, context: Sequence[int]) -> list[tuple[dict[int, float], int]]:
+        """The logits that favourites and table give their tokens, and where the weights of each source begin."""
+        sources = []
+        for length, place in ((2, at.PAIR), (1, at.SINGLE)):
+            key = tuple(context[-length:])
+            favourites = self._young.get(key) or self._old.get(key) if len(key) == length else None
+            if favourites:
+                sources.append((favourites, place))
+        for length, order in self._table.orders.items() if self._table is not None else ():
+            entry = order.find(context[-length:]) if len(context) >= length else None
+            if entry is not None:
+                rank = at.SEEN_CLASSES * (min(length, at.TABLE_ORDERS) - 1) + int(order.seen[entry])
+                tokens, shares = order.successors_of(entry)
+                logits = {token: _logit(share) for token, share in zip(tokens, shares, strict=True)}
+                sources.append((logits, at.TABLE + 3 * rank))
+        return sources
+
+    def propose(
+        self, context: Sequence[int], depth: int, nodes: int, vocabulary: int, least: float, branching: bool
+    ) -> Proposal:
+        tokens: list[int] = []
+        parents: list[int] = []
+        confidence: list[float] = []
+        arrivals = count()
+        waiting: list[tuple[float, int, float, int, int, list[int], int]] = []
+
+        def expand(path: list[int], survival: float, parent: int, level: int) -> None:
+            if level > depth:
+                return
+            scores = self.candidates(path, vocabulary)
+            if not branching and scores:
+                best = max(scores, key=scores.__getitem__)
+                scores = {best: scores[best]}
+            for token, score in scores.items():
+                probability = 1.0 / (1.0 + math.exp(-score))
+                if survival * probability >= least:
+                    arrival = next(arrivals)
+                    entry = (-survival * probability, arrival, probability, token, parent, path, level)
+                    heapq.heappush(waiting, entry)
+
+        expand(list(context[-LONGEST_CONTEXT:]), 1.0, -1, 1)
+        while waiting and len(tokens) < nodes:
+            negative, _, probability, token, parent, path, level = heapq.heappop(waiting)
+            tokens.append(token)
+            parents.append(parent)
+            confidence.append(probability)
+            if len(tokens) < nodes:
+                expand([*path, token][-LONGEST_CONTEXT:], -negative, len(tokens) - 1, level + 1)
+        return tokens, parents, confidence

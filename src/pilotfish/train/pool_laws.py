@@ -1,0 +1,54 @@
+"""The target's most likely next tokens at each row of a data set, from the hidden states that were kept.
+
+Owns the final norm and the LM head, whole, one chunk of rows at a time. Knows no table.
+"""
+
+from typing import cast
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from pilotfish.models.config import DecoderConfig
+from pilotfish.models.decoder import RMSNorm
+from pilotfish.models.layout import head_rows
+from pilotfish.models.weights import Weights
+
+CHUNK = 256
+"""Rows whose whole law is held at a time."""
+
+
+class TopOfLaws:
+    """The target's last step, of which only the likeliest tokens are kept.
+
+    Args:
+        target: the decoder.
+        weights: its tensors.
+        count: tokens kept per row.
+    """
+
+    def __init__(self, target: DecoderConfig, weights: Weights, count: int) -> None:
+        self._norm = RMSNorm(target.hidden_size, target).requires_grad_(False)
+        self._norm.weight.data = weights.read("model.norm.weight").to(torch.float32)
+        self._head = head_rows(target, weights, torch.arange(target.vocab_size))
+        self._count = min(count, target.vocab_size)
+
+    @torch.no_grad()
+    def __call__(self, hidden: Float[Tensor, "row hidden"]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Ids and probabilities (at temperature 1), `[row, count]`, the likeliest first.
+
+        Args:
+            hidden: states after the last layer.
+        """
+        ids = np.zeros((len(hidden), self._count), dtype=np.int32)
+        probs = np.zeros((len(hidden), self._count), dtype=np.float32)
+        for start in range(0, len(hidden), CHUNK):
+            rows = slice(start, start + CHUNK)
+            logits = F.linear(cast(Tensor, self._norm(hidden[rows].to(torch.float32))), self._head)
+            best = logits.topk(self._count)
+            ids[rows] = best.indices.numpy()
+            probs[rows] = (best.values - logits.logsumexp(-1, keepdim=True)).exp().numpy()
+        return ids, probs
