@@ -1,6 +1,6 @@
 """Fits the weights of `drafters/lookup_weights.py` on a data set's conversations.
 
-    python benchmarks/fit_lookup.py DATA [--table-share 0.7] [--rounds 60]
+    python benchmarks/fit_lookup.py DATA [--table-share 0.85] [--rounds 60]
 
 DATA is a directory that `pilotfish train data` made with the states after the last layer. A table is made of the first
 part of its conversations, and the weights are fitted on the others: at every token of an answer, which of the tokens
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from pilotfish.drafters import lookup_weights as at
-from pilotfish.drafters.backoff import LONGEST_CONTEXT, BackoffTable
-from pilotfish.drafters.lookup_index import PythonLookupIndex
+from pilotfish.drafters.backoff import BackoffTable
+from pilotfish.drafters.lookup_index import CONTEXT, PythonLookupIndex
 from pilotfish.models.files import resolve
 from pilotfish.train.dataset import DataSet
 from pilotfish.train.pool import Text, build_table
@@ -38,7 +38,7 @@ def samples(texts: Sequence[Text], table: BackoffTable | None) -> tuple[np.ndarr
         for place in np.flatnonzero(text.chosen).tolist():
             index.extend(tokens[known:place])
             known = place
-            for token, factors in index.candidates(tokens[max(0, place - LONGEST_CONTEXT) : place], 1 << 31).items():
+            for token, factors in index.candidates(tokens[max(0, place - CONTEXT) : place], 1 << 31).items():
                 features.append(factors)
                 labels.append(token == tokens[place])
             row = probs[place - 1]
@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--table-share", type=float, default=0.7)
+    parser.add_argument("--table-share", type=float, default=0.85)
     parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()
     files = resolve(options.model)

@@ -23,7 +23,7 @@ std::vector<T> copied(const Values<T>& values) {
 void add_order(LookupTable& table, int64_t length, const Values<int32_t>& keys, const Values<int32_t>& starts,
                const Values<int32_t>& successors, const Values<float>& shares, const Values<uint8_t>& seen) {
   const size_t entries = keys.shape(0);
-  if (length < 1 || length > kLongestContext || starts.shape(0) != entries + 1 || seen.shape(0) != entries ||
+  if (length < 1 || length > kLongestTableContext || starts.shape(0) != entries + 1 || seen.shape(0) != entries ||
       shares.shape(0) != successors.shape(0))
     throw nb::value_error("a table's arrays do not fit each other");
   TableOrder order{length, copied(keys), copied(starts), copied(successors), {}, copied(seen)};

@@ -25,6 +25,18 @@ uint64_t mixed(uint64_t hash, int32_t token) {
 // The key of a context of one more token. The constant keeps the first key from nothing, which would not tell lengths.
 uint64_t extended(uint64_t key, int32_t token) { return mixed(key + 0xD1B54A32D192ED03u, token); }
 
+// Keys of the contexts that the text is counted by, the shortest first; returns how many there are.
+template <class Tokens>
+int text_keys(const Tokens& latest_first, int count, uint64_t* keys) {
+  uint64_t key = 0;
+  int order = 0;
+  for (int length = 1; order < kTextOrders && length <= count; ++length) {
+    key = extended(key, latest_first[static_cast<size_t>(length - 1)]);
+    if (length == kTextLengths[order]) keys[order++] = key;
+  }
+  return order;
+}
+
 uint64_t pair_key(int64_t previous, int32_t token) {
   return (static_cast<uint64_t>(previous + 2) << 32) | static_cast<uint32_t>(token);
 }
@@ -52,6 +64,7 @@ void LookupIndex::Context::push(int32_t token) {
 }
 
 void LookupIndex::extend(const int32_t* tokens, size_t count_of_tokens) {
+  if (count_of_tokens > 64) places_.reserve(places_.size() + kTextOrders * count_of_tokens);
   for (size_t i = 0; i < count_of_tokens; ++i) {
     count(tokens[i]);
     tail_.push(tokens[i]);
@@ -60,10 +73,10 @@ void LookupIndex::extend(const int32_t* tokens, size_t count_of_tokens) {
 }
 
 void LookupIndex::count(int32_t token) {
-  uint64_t key = 0;
-  for (int order = 1; order <= std::min(kTextOrders, tail_.count); ++order) {
-    key = extended(key, tail_.tokens[static_cast<size_t>(order - 1)]);
-    const auto [found, fresh] = places_.try_emplace(key, static_cast<int32_t>(nodes_.size()));
+  uint64_t keys[kTextOrders];
+  const int orders = text_keys(tail_.tokens, tail_.count, keys);
+  for (int order = 0; order < orders; ++order) {
+    const auto [found, fresh] = places_.try_emplace(keys[order], static_cast<int32_t>(nodes_.size()));
     if (fresh) nodes_.emplace_back();
     Node& node = nodes_[static_cast<size_t>(found->second)];
     ++node.total;
@@ -108,9 +121,9 @@ void LookupIndex::learn(int64_t previous, int32_t token, const int32_t* ids, con
   }
 }
 
-const LookupIndex::Node* LookupIndex::text(uint64_t key) const {
+int32_t LookupIndex::text(uint64_t key) const {
   const auto found = places_.find(key);
-  return found == places_.end() ? nullptr : &nodes_[static_cast<size_t>(found->second)];
+  return found == places_.end() ? -1 : found->second;
 }
 
 const LookupIndex::Favourites* LookupIndex::favourites(uint64_t key) const {
@@ -133,15 +146,11 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
   const double* const w = weights_.data();
 
   const Node* nodes[kTextOrders];
+  uint64_t keys[kTextOrders];
+  const int orders = text_keys(context.tokens, context.count, keys);
   int longest = 0;
-  uint64_t key = 0;
-  for (int order = 1; order <= std::min(kTextOrders, context.count); ++order) {
-    key = extended(key, context.tokens[static_cast<size_t>(order - 1)]);
-    const Node* node = text(key);
-    if (node == nullptr) break;  // what is unknown stays so with more before it
-    nodes[order - 1] = node;
-    longest = order;
-  }
+  for (int32_t node; longest < orders && (node = text(keys[longest])) >= 0; ++longest)
+    nodes[longest] = &nodes_[static_cast<size_t>(node)];  // what is unknown stays so with more before it
   const double bias = w[kBias + longest];
   for (int order = longest; order >= 1; --order) {
     const Node& node = *nodes[order - 1];

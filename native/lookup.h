@@ -12,12 +12,14 @@
 
 namespace pilotfish {
 
-constexpr int kTextOrders = 6;      // longest context counted in the text
+constexpr int kTextOrders = 7;      // lengths of contexts counted in the text
+constexpr int kTextLengths[kTextOrders] = {1, 2, 3, 4, 6, 9, 14};
 constexpr int kTextChildren = 12;   // successors remembered per context, the latest
 constexpr int kTableOrders = 4;     // longest context with weights of its own
 constexpr int kSeenClasses = 5;     // classes of how often a table's context was seen
-constexpr int kLookupWeights = 7 + 12 + 6 + 6 + 3 + 3 + 3 * kTableOrders * kSeenClasses;
-constexpr int kLongestContext = 8;
+constexpr int kLookupWeights = 5 * kTextOrders + 1 + 3 + 3 + 3 * kTableOrders * kSeenClasses;
+constexpr int kLongestContext = 14;
+constexpr int kLongestTableContext = 8;
 
 // One context length of a table: sorted keys, and of each key a run of successors.
 struct TableOrder {
@@ -75,7 +77,7 @@ class LookupIndex {
   };
 
   void count(int32_t token);
-  const Node* text(uint64_t key) const;
+  int32_t text(uint64_t key) const;
   const Favourites* favourites(uint64_t key) const;
   void candidates(const Context& context, int64_t vocabulary, std::vector<Candidate>& found) const;
 

@@ -169,7 +169,7 @@ Method: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--method",
-        help="auto, ngram, suffix, recycle, table, draft_model, early_exit, eagle, or off.",
+        help="auto, lookup, ngram, suffix, recycle, table, draft_model, early_exit, eagle, or off.",
         rich_help_panel=_SPECULATION,
     ),
 ]

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 
 from pilotfish.drafters.backoff import BackoffTable
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
-from pilotfish.drafters.lookup_index import LookupIndex, index_factory
+from pilotfish.drafters.lookup_index import CONTEXT, LookupIndex, index_factory
 from pilotfish.terms import EMPTY_DRAFT, Draft
 
 FAVOURITES = 8
 """Of the target's favourites after each row that are remembered."""
 LEAST = 0.01
 """Estimated survival of a token that nobody could want to verify."""
-CONTEXT = 8
 
 
 class LookupDrafter(Drafter):

@@ -1,6 +1,6 @@
 """What may come next, looked up and not computed, and the tree of the likeliest continuations.
 
-Owns three stores and the arithmetic over them: counts of the text itself (what followed its last 1 to 6 tokens), the
+Owns three stores and the arithmetic over them: counts of the text itself (what followed its last 1 to 14 tokens), the
 target's favourites of earlier rounds (after the last token, and after the last two), and a fixed table. Each token that
 any of them names gets one probability from all of them (`lookup_weights.py`). This is the reference;
 `native/lookup.cpp` is the same, fast. Knows no requests and no drafts.
@@ -13,10 +13,12 @@ from itertools import count
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from pilotfish.drafters import lookup_weights as at
-from pilotfish.drafters.backoff import LONGEST_CONTEXT, BackoffTable
+from pilotfish.drafters.backoff import BackoffTable
 from pilotfish.errors import ExecutorUnavailableError
 from pilotfish.models.native_executor import native_module
 
+CONTEXT = max(at.TEXT_LENGTHS)
+"""Of the latest tokens, as many as are looked at."""
 CHILDREN = 12
 """Successors remembered per context of the text, the latest."""
 REMEMBERED = 32_768
@@ -45,7 +47,7 @@ class LookupIndex(Protocol):
         """The likeliest continuations of `context`, the likeliest path first.
 
         Args:
-            context: the latest tokens; 8 of them are looked at.
+            context: the latest tokens; `CONTEXT` of them are looked at.
             depth: most tokens on a path.
             nodes: most tokens in all.
             vocabulary: ids from here on are not proposed.
@@ -105,14 +107,16 @@ class PythonLookupIndex:
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            for order in range(1, min(at.TEXT_ORDERS, len(self._tail)) + 1):
-                total, children = self._text.setdefault(tuple(self._tail[-order:]), ([0], {}))
+            for length in at.TEXT_LENGTHS:
+                if length > len(self._tail):
+                    break
+                total, children = self._text.setdefault(tuple(self._tail[-length:]), ([0], {}))
                 total[0] += 1
                 seen = children.pop(token, 0)
                 if seen == 0 and len(children) == CHILDREN:
                     del children[next(iter(children))]
                 children[token] = seen + 1
-            self._tail = [*self._tail, token][-at.TEXT_ORDERS :]
+            self._tail = [*self._tail, token][-CONTEXT:]
             self._size += 1
 
     def learn(self, previous: int, token: int, ids: Sequence[int], shares: Sequence[float]) -> None:
@@ -128,8 +132,8 @@ class PythonLookupIndex:
         w = self._weights
         scores: dict[int, float] = {}
         known = []
-        for order in range(1, min(at.TEXT_ORDERS, len(context)) + 1):
-            node = self._text.get(tuple(context[-order:]))
+        for length in at.TEXT_LENGTHS:
+            node = self._text.get(tuple(context[-length:])) if length <= len(context) else None
             if node is None:
                 break
             known.append(node)
@@ -198,12 +202,12 @@ class PythonLookupIndex:
                     entry = (-survival * probability, arrival, probability, token, parent, path, level)
                     heapq.heappush(waiting, entry)
 
-        expand(list(context[-LONGEST_CONTEXT:]), 1.0, -1, 1)
+        expand(list(context[-CONTEXT:]), 1.0, -1, 1)
         while waiting and len(tokens) < nodes:
             negative, _, probability, token, parent, path, level = heapq.heappop(waiting)
             tokens.append(token)
             parents.append(parent)
             confidence.append(probability)
             if len(tokens) < nodes:
-                expand([*path, token][-LONGEST_CONTEXT:], -negative, len(tokens) - 1, level + 1)
+                expand([*path, token][-CONTEXT:], -negative, len(tokens) - 1, level + 1)
         return tokens, parents, confidence

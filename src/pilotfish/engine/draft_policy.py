@@ -33,6 +33,9 @@ HOPE = 0.9
 FREE = 0.02
 """A drafter whose longest draft takes less than this share of a one-row pass is asked in every round."""
 
+OUTLIER = 3.0
+"""Beyond so many times what a drafter usually takes, something else has kept it."""
+
 EXPLORE_EVERY = 64
 EXPLORE_LENGTH = 2
 """A dearer drafter that is not expected to pay is asked for a short draft this rarely, to see whether it does."""
@@ -52,7 +55,11 @@ class _Member:
         drafts = self.drafter.propose(jobs)
         # By what was asked, not by what came: a drafter without an idea costs time too.
         rate = (clock() - started) / sum(job.draft_len for job in jobs)
-        self.token_seconds = rate if self.token_seconds is None else 0.9 * self.token_seconds + 0.1 * rate
+        if not self.token_seconds:
+            self.token_seconds = rate
+        elif all(len(job.tokens) > job.prompt_length for job in jobs):  # a first draft takes in the prompt
+            # A moment in which the machine did something else must not make a quick drafter look dear.
+            self.token_seconds = 0.9 * self.token_seconds + 0.1 * min(rate, OUTLIER * self.token_seconds)
         return drafts
 
 
