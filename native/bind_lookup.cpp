@@ -28,7 +28,8 @@ void add_order(LookupTable& table, int64_t length, const Values<int32_t>& keys, 
     throw nb::value_error("a table's arrays do not fit each other");
   TableOrder order{length, copied(keys), copied(starts), copied(successors), {}, copied(seen)};
   bool fits = order.starts.front() == 0 && order.starts.back() == static_cast<int32_t>(order.successors.size());
-  for (size_t i = 0; i < entries; ++i) fits = fits && order.starts[i] <= order.starts[i + 1] && order.seen[i] < kSeenClasses;
+  for (size_t i = 0; i < entries; ++i)
+    fits = fits && order.starts[i] <= order.starts[i + 1] && order.seen[i] < kSeenClasses;
   if (!fits) throw nb::value_error("a table's runs of successors are out of range");
   order.logits.reserve(shares.shape(0));
   for (size_t i = 0; i < shares.shape(0); ++i) order.logits.push_back(clamped_logit(shares.data()[i]));
