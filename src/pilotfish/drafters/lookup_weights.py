@@ -5,8 +5,8 @@ it, and its probability 1 / (1 + exp(-score)): so sources that agree add up, and
 sinks. After Mahoney's mixing of contexts in PAQ ("Adaptive Weighing of Context Models", 2005), with fixed weights:
 learning them on the way was measured and brought nothing. `engine/survival.py` calibrates what comes out.
 
-`benchmarks/fit_lookup.py` fits them. These are of 140 conversations of the demo model at temperatures 0, 0.7 and 1, with
-a table of 760 others; what they weigh is shares and counts, so that another model need not have its own.
+`benchmarks/fit_lookup.py` fits them. These are of 140 conversations of the demo model at temperatures 0, 0.7 and 1,
+with a table of 760 others; what they weigh is shares and counts, so that another model need not have its own.
 
 `share` below is multiplied by the logit of the share that a source gives the token.
 
