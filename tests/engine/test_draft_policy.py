@@ -10,6 +10,7 @@ import torch
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.engine.draft_policy import EXPLORE_EVERY, LONGEST, DraftPolicy
 from pilotfish.engine.pass_time import PassTime
+from pilotfish.engine.survival import Survival, levels
 from pilotfish.errors import CacheFullError
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.sampler import Sampler
@@ -146,6 +147,34 @@ def test_expensive_drafter_that_pays_is_used():
     machine = Machine()
     rate = machine.run(policy(machine, Oracle(machine, lambda place: 0.9, seconds=0.001)), 1000)
     assert rate > 1.8 * PLAIN
+
+
+def test_first_draft_and_single_delays_do_not_make_a_quick_drafter_look_dear():
+    """A first draft takes in the prompt, and now and then the machine does something else."""
+    machine = Machine()
+
+    class Delayed(Oracle):
+        def propose(self, jobs):
+            self.seconds = 1e-6 if self.asked % 40 else 0.01
+            return super().propose(jobs)
+
+    drafter = Delayed(machine, lambda place: 0.0, confidence=0.5)
+    machine.run(policy(machine, drafter), 400)
+    assert drafter.asked == len(machine.drafted), "asked in every round"
+
+
+def test_claims_within_a_level_are_told_apart_and_scaled_by_the_record():
+    survival = Survival()
+    survival.begin(0)
+    draft = Draft((1, 2), (-1, -1), confidence=(0.46, 0.59))
+    same = levels(draft)
+    assert same[0] == same[1]
+    for round_ in range(400):
+        survival.record(0, draft, same, [2 if round_ % 4 == 0 else 5])
+    low, high = survival.of_nodes(0, draft, same)
+    assert low < high
+    assert 0.10 < (low + high) / 2 < 0.16, "one of the two came true in a quarter of the rounds"
+    assert high == pytest.approx(survival.acceptance(0, same[1], 0.59))
 
 
 def test_sampled_draft_is_neither_cut_nor_dropped():

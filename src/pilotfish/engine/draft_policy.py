@@ -55,10 +55,11 @@ class _Member:
         drafts = self.drafter.propose(jobs)
         # By what was asked, not by what came: a drafter without an idea costs time too.
         rate = (clock() - started) / sum(job.draft_len for job in jobs)
+        if any(len(job.tokens) == job.prompt_length for job in jobs):
+            return drafts  # a first draft takes in the prompt: it says nothing about the next ones
         if not self.token_seconds:
             self.token_seconds = rate
-        elif all(len(job.tokens) > job.prompt_length for job in jobs):  # a first draft takes in the prompt
-            # A moment in which the machine did something else must not make a quick drafter look dear.
+        else:  # a moment in which the machine did something else must not make a quick drafter look dear
             self.token_seconds = 0.9 * self.token_seconds + 0.1 * min(rate, OUTLIER * self.token_seconds)
         return drafts
 
