@@ -86,7 +86,7 @@ def test_training_command_makes_a_checked_drafter_with_its_card(run, target, dat
 def test_pool_command_reports_what_it_gives(run, target, data, tmp_path):
     code, out, err = run("train", "pool", data, tmp_path / "pool", "--model", target, "--min-count", 1, "--json")
     assert code == 0, err
-    assert len(json.loads(out)["tokens_per_round"]) == 4
+    assert len(json.loads(out)["tokens_per_round"]) == 8
     code, out, _ = run("train", "pool", data, tmp_path / "pool", "--model", target, "--min-count", 1)
     assert "tokens per round on held-out text" in out
 
