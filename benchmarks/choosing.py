@@ -27,7 +27,7 @@ from pilotfish.bench.tune import Candidate
 CONFIGS: dict[str, dict[str, Any]] = {
     **{
         f"{method}-{draft_len}": {"method": method, "num_speculative_tokens": draft_len}
-        for method, lengths in (("ngram", (1, 2, 4, 8)), ("suffix", (1, 2, 4, 8)), ("recycle", (1, 2, 4)))
+        for method, lengths in (("ngram", (2, 4)), ("suffix", (2, 4)), ("recycle", (2,)), ("lookup", (2, 4, 8)))
         for draft_len in lengths
     },
     "auto": {"method": "auto"},
