@@ -21,6 +21,7 @@ from pilotfish.errors import CorruptModelError, ModelNotFoundError, UnsupportedM
 from pilotfish.models.writing import write_model
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.train.pool import save_table
+from tests.drafters.common import foretold
 from tests.engine.tiny import VOCAB, run, tiny_engine, tiny_target
 
 
@@ -49,12 +50,10 @@ def test_hashes_of_rows_are_those_of_contexts():
 
 def test_longest_known_context_says_what_may_follow():
     known = table({(5,): [(6, 0.5), (9, 0.25)], (4, 5): [(7, 0.75)]})
-    assert known.successors([3, 4, 5]) == ([7], [0.75])
-    assert known.successors([9, 5]) == ([6, 9], [0.5, 0.25])
-    assert known.successors([5]) == ([6, 9], [0.5, 0.25])
-    assert known.successors([9]) is None
-    assert BackoffTable({}).successors([1]) is None
-    assert (known.longest, BackoffTable({}).longest) == (2, 0)
+    assert foretold(known, [3, 4, 5]) == ([7], [0.75])
+    assert foretold(known, [9, 5]) == ([6, 9], [0.5, 0.25])
+    assert foretold(known, [5]) == ([6, 9], [0.5, 0.25])
+    assert foretold(known, [9]) is None
 
 
 def test_classes_of_how_often_a_context_was_seen():
@@ -79,8 +78,8 @@ def test_file_round_trip_and_refusals(tmp_path, vocab_size):
     saved = table({(5,): [(6, 0.5), (largest, 0.25)], (4, 5): [(7, 0.75)]}, seen=20)
     save_table(saved, tmp_path / "table", fingerprint="abc", vocab_size=vocab_size)
     loaded = load_table(tmp_path / "table", "abc")
-    assert loaded.successors([4, 5]) == ([7], [pytest.approx(0.75, abs=0.005)])
-    assert loaded.successors([5]) == ([6, largest], [pytest.approx(0.5, abs=0.005), pytest.approx(0.25, abs=0.005)])
+    assert foretold(loaded, [4, 5]) == ([7], [pytest.approx(0.75, abs=0.005)])
+    assert foretold(loaded, [5]) == ([6, largest], [pytest.approx(0.5, abs=0.005), pytest.approx(0.25, abs=0.005)])
     assert loaded.orders[1].seen.tolist() == [3]
     with pytest.raises(UnsupportedModelError, match="another model's token ids mean nothing"):
         load_table(tmp_path / "table", "abd")
@@ -99,11 +98,24 @@ def test_damaged_table_is_refused_by_what_is_wrong(tmp_path):
     good = table({(5,): [(6, 0.5), (7, 0.25)]}).orders[1]
     save_table(BackoffTable({1: good}), tmp_path, fingerprint="abc", vocab_size=VOCAB)
     whole = {name: torch.from_numpy(values) for name, values in stored(good, VOCAB).items()}
-    for name, values, message in (
-        ("width", torch.tensor([3], dtype=torch.uint8), "do not fit"),
-        ("seen", None, "seen.1"),
+    two = {
+        "keys": torch.tensor([5, 4], dtype=torch.int32),
+        "width": torch.tensor([1, 1], dtype=torch.uint8),
+        "seen": torch.zeros(2, dtype=torch.uint8),
+    }
+    for changes, message in (
+        ({"width": torch.tensor([3], dtype=torch.uint8)}, "do not fit"),
+        ({"seen": torch.tensor([5], dtype=torch.uint8)}, "do not fit"),
+        (two, "do not fit"),
+        ({"seen": None}, "'seen.1' is missing; expected a row of U8"),
+        ({"keys": whole["keys"].double()}, "'keys.1' is F64"),
+        ({"share": torch.tensor([float("nan"), 1.0])}, "'share.1' is F32"),
+        ({"share": torch.ones(2, dtype=torch.bfloat16)}, "'share.1' is BF16"),
+        ({"next": torch.tensor([1 << 40, 6])}, "'next.1' is I64"),
+        ({"keys": torch.zeros(1, 3, dtype=torch.int32)}, r"'keys.1' is I32 of shape \[1, 3\]"),
+        ({"extra": torch.zeros(1)}, "'extra.1' has no place"),
     ):
-        changed = {**whole, name: values}
+        changed = {**whole, **changes}
         tensors = {f"{each}.1": tensor for each, tensor in changed.items() if tensor is not None}
         write_model(tmp_path, json.loads((tmp_path / "config.json").read_text()), tensors, file=TABLE_FILE)
         with pytest.raises(CorruptModelError, match=message):

@@ -11,6 +11,7 @@ from pilotfish.errors import DataSetError, InvalidInputError
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.train.pool import CONTEXT_BYTES, SUCCESSOR_BYTES, Text, build_table, table_tokens_per_round
 from pilotfish.train.pool_session import make_pool
+from tests.drafters.common import foretold
 from tests.train.tiny_data import planted_target, write_data
 
 
@@ -25,22 +26,22 @@ def entries(table):
 def test_successors_are_the_most_frequent_ones_of_answers():
     texts = [text([1, 2, 3, 4]), text([1, 2, 3, 5]), text([9, 2, 3, 5]), text([9, 2, 7])]
     table = build_table(texts, orders=(1, 2), max_bytes=10_000)
-    assert table.successors([2]) == ([3, 7], [0.75, 0.25])
-    assert table.successors([1, 2]) == ([3], [1.0])
-    assert table.successors([3]) == ([5, 4], [pytest.approx(2 / 3), pytest.approx(1 / 3)])
-    assert table.successors([7]) is None
+    assert foretold(table, [2]) == ([3, 7], [0.75, 0.25])
+    assert foretold(table, [1, 2]) == ([3], [1.0])
+    assert foretold(table, [3]) == ([5, 4], [pytest.approx(2 / 3), pytest.approx(1 / 3)])
+    assert foretold(table, [7]) is None
     assert table.orders[1].seen[table.orders[1].find([2])] == 2, "four times"
     only_answers = build_table([text([1, 2, 3, 4], prompt=3)], orders=(1,), max_bytes=10_000)
-    assert only_answers.successors([2]) is None, "the prompt is not foretold"
-    assert only_answers.successors([3]) == ([4], [1.0])
+    assert foretold(only_answers, [2]) is None, "the prompt is not foretold"
+    assert foretold(only_answers, [3]) == ([4], [1.0])
 
 
 def test_laws_say_what_else_could_have_come():
     ids = np.array([[2, 8, 9], [3, 9, 8], [3, 7, 9]], dtype=np.int32)
     probs = np.array([[0.9, 0.1, 0.0], [0.5, 0.25, 0.125], [0.75, 0.125, 0.0625]], dtype=np.float32)
     table = build_table([text([1, 2, 2, 3], law=(ids, probs))], orders=(1, 2), max_bytes=10_000)
-    assert table.successors([1]) == ([2, 8], [pytest.approx(0.9), pytest.approx(0.1)])
-    assert table.successors([2, 2]) == ([3, 7, 9], [0.75, 0.125, 0.0625])
+    assert foretold(table, [1]) == ([2, 8], [pytest.approx(0.9), pytest.approx(0.1)])
+    assert foretold(table, [2, 2]) == ([3, 7, 9], [0.75, 0.125, 0.0625])
     order = table.orders[1]
     assert order.successors_of(order.find([2])) == ([3, 9, 7, 8], [0.625, 0.15625, 0.0625, 0.0625])
 
@@ -49,7 +50,7 @@ def test_entry_that_says_what_the_shorter_context_says_is_left_out():
     same = [text([1, 2, 3]), text([4, 2, 3]), text([5, 6, 7])]
     table = build_table(same, orders=(1, 2), max_bytes=10_000)
     assert len(table.orders[2]) == 0
-    assert table.successors([1, 2]) == ([3], [1.0])
+    assert foretold(table, [1, 2]) == ([3], [1.0])
 
 
 def test_parts_of_a_large_count_are_the_whole(monkeypatch):
@@ -74,7 +75,7 @@ def test_random_texts_are_counted_as_by_hand():
     for token in range(9):
         own = {following: count for (context, following), count in counts.items() if context == (token,)}
         best = min(own, key=lambda following: (-own[following], following))
-        found, shares = table.successors([token])
+        found, shares = foretold(table, [token])
         assert found[0] == best
         assert shares[0] == pytest.approx(own[best] / sum(own.values()), rel=1e-3)
 

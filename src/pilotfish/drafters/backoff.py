@@ -26,9 +26,10 @@ MODEL_TYPE = "pilotfish_backoff_table"
 FORMAT = 2
 TABLE_FILE = "table.safetensors"
 LONGEST_CONTEXT = 8
-MOST_SUCCESSORS = 255
 _SEEN = (2, 4, 16, 128)
 """From so many times on a context is of the next class."""
+_DTYPES = {"keys": ("I32",), "width": ("U8",), "seen": ("U8",), "next": ("I16", "I32"), "share": ("U8",)}
+"""The tensors of a context length, and how each is stored."""
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
@@ -101,20 +102,6 @@ class BackoffTable:
         assert all(1 <= length <= LONGEST_CONTEXT for length in orders), "lengths are checked where they are given"
         self.orders = dict(sorted(orders.items(), reverse=True))
 
-    def successors(self, tokens: Sequence[int]) -> tuple[list[int], list[float]] | None:
-        """What may follow the longest known end of `tokens`, the likeliest first, with its probabilities."""
-        for length, order in self.orders.items():
-            if len(tokens) >= length:
-                entry = order.find(tokens[len(tokens) - length :])
-                if entry is not None:
-                    return order.successors_of(entry)
-        return None
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest contexts."""
-        return max(self.orders, default=0)
-
 
 def load_table(name: str | Path, fingerprint: str) -> BackoffTable:
     """A table for one target.
@@ -141,26 +128,40 @@ def load_table(name: str | Path, fingerprint: str) -> BackoffTable:
             f"{fingerprint[:16]}; another model's token ids mean nothing: make one with `pilotfish train pool`"
         )
     file = SafetensorsFile(path / TABLE_FILE)
-    lengths = sorted(int(key.removeprefix("keys.")) for key in file.tensors if key.startswith("keys."))
+    lengths = [length for length in range(1, LONGEST_CONTEXT + 1) if f"keys.{length}" in file.tensors]
+    known = {f"{name}.{length}" for name in _DTYPES for length in lengths}
+    if unknown := file.tensors.keys() - known:
+        raise CorruptModelError(
+            f"{file.path}: tensor {min(unknown)!r} has no place in a table of contexts of up to {LONGEST_CONTEXT} "
+            "tokens; make the table again with `pilotfish train pool`"
+        )
     return BackoffTable({length: _read(file, length) for length in lengths})
 
 
 def _read(file: SafetensorsFile, length: int) -> TableOrder:
-    names = [f"{name}.{length}" for name in ("keys", "width", "seen", "next", "share")]
-    missing = [name for name in names if name not in file.tensors]
-    if missing:
-        raise CorruptModelError(
-            f"{file.path}: no tensor {missing[0]!r}; make the table again with `pilotfish train pool`"
-        )
-    keys, widths, seen, successors, shares = (file.read(name).numpy() for name in names)
+    columns = []
+    for kind, dtypes in _DTYPES.items():
+        name = f"{kind}.{length}"
+        stored = file.tensors.get(name)
+        if stored is None or stored.dtype not in dtypes or len(stored.shape) != 1:
+            got = "is missing" if stored is None else f"is {stored.dtype} of shape {list(stored.shape)}"
+            raise CorruptModelError(
+                f"{file.path}: tensor {name!r} {got}; expected a row of {' or '.join(dtypes)}: make the table again "
+                "with `pilotfish train pool`"
+            )
+        columns.append(file.read(name).numpy())
+    keys, widths, seen, successors, shares = columns
     if successors.dtype == np.int16:
         successors = successors.view(np.uint16)
-    starts = np.concatenate([[0], np.cumsum(widths, dtype=np.int64)]).astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(widths, dtype=np.int64)])
     fits = len(widths) == len(seen) == len(keys) and len(shares) == len(successors) == starts[-1]
-    if not fits or not 1 <= length <= LONGEST_CONTEXT or (len(seen) and seen.max() > len(_SEEN)):
-        raise CorruptModelError(f"{file.path}: the tensors of context length {length} do not fit each other")
+    if not fits or (keys[1:] <= keys[:-1]).any() or (seen > len(_SEEN)).any() or starts[-1] >= 1 << 31:
+        raise CorruptModelError(
+            f"{file.path}: the tensors of context length {length} do not fit each other; make the table again with "
+            "`pilotfish train pool`"
+        )
     roots = shares.astype(np.float32) / np.float32(255.0)
-    return TableOrder(keys, starts, successors.astype(np.int32), roots * roots, seen)
+    return TableOrder(keys, starts.astype(np.int32), successors.astype(np.int32), roots * roots, seen)
 
 
 def stored(order: TableOrder, vocab_size: int) -> dict[str, NDArray[np.generic]]:
