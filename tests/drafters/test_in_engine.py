@@ -28,6 +28,7 @@ DRAFTERS = {
     "recycle": lambda target: RecycleDrafter(),
     "recycle tree": lambda target: RecycleDrafter(nodes_per_depth=3, shared=True),
     "lookup": lambda target: LookupDrafter(),
+    "lookup tree": lambda target: LookupDrafter(nodes_per_depth=3),
     "early_exit": lambda target: EarlyExitDrafter(target, 2),
     "eagle": lambda target: EagleDrafter(eagle_head(), (1, 2, 3)),
     "eagle native": lambda target: EagleDrafter(eagle_head(native=True), (1, 2, 3)),

@@ -181,6 +181,8 @@ def test_drafter_proposes_a_tree_under_match_and_a_chain_for_a_ratio_rule():
     chain = propose(drafter, [0, 1], 6, SAMPLER, coupled=False)
     assert chain.is_chain
     assert chain.tokens[:2] == (2, 4)
+    wide = observed(LookupDrafter(None, 2), Successors(None, 1, (2, 3), (0.6, 0.4)))
+    assert propose(wide, [0, 1], 2, SAMPLER, coupled=False).parents == (-1, -1), "asked for, so the rule takes trees"
     (small,) = drafter.propose([DraftJob(0, [0, 1], 1, 6, SAMPLER, True, max_nodes=2)])
     assert small.tokens == draft.tokens[:2]
     assert all(token < 4 for token in propose(drafter, [0, 1], 6, Sampler(SamplingParams(seed=0), 4)).tokens)
@@ -207,6 +209,9 @@ def test_table_alone_learns_nothing():
     drafter.begin(0, 100)
     assert propose(drafter, [1, 2, 3, 1, 2], 3, SAMPLER) == EMPTY_DRAFT
     assert propose(drafter, [1, 7], 3, SAMPLER, coupled=False).tokens[:2] == (8, 7)
+    # Rows that another drafter of the request asked for.
+    drafter.observe(Observation(0, [1, 2], {}, successors=(Successors(1, 2, (9,), (1.0,)),)))
+    assert propose(drafter, [1, 2], 3, SAMPLER) == EMPTY_DRAFT
 
 
 def test_fitted_weights_are_complete_and_say_the_obvious():

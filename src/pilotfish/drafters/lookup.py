@@ -19,7 +19,7 @@ LEAST = 0.01
 
 
 class LookupDrafter(Drafter):
-    """Drafts the likeliest continuations: a tree where branches are of use, a chain for a ratio rule.
+    """Drafts the likeliest continuations: a tree, but a chain for a ratio rule unless more nodes are asked for.
 
     Whatever it knows is a function of the request's committed tokens and of rounds that are over (and of the table,
     which never changes), so a draft is a point mass given the past and every rule takes it. Requests share nothing but
@@ -29,7 +29,8 @@ class LookupDrafter(Drafter):
 
     Args:
         table: of the target's own texts.
-        nodes_per_depth: nodes per position of a path; a tree of `draft_len` nodes by default.
+        nodes_per_depth: nodes per position of a path; a tree of `draft_len` nodes by default. More needs a rule that
+            takes trees.
         own_text: learn from the request; without, the table alone drafts.
     """
 
@@ -50,13 +51,17 @@ class LookupDrafter(Drafter):
         if self._own_text:
             index.extend(job.tokens[len(index) :])
         nodes = job.node_budget(self.nodes_per_depth)
-        # Only `match` is sure to take branches: its verdict is the target's own choice whatever stands beside it.
+        # `match` takes branches whatever they are: its verdict is the target's own choice. Of the other rules only one
+        # does, and more nodes than a chain has are not asked for under another.
+        branching = job.coupled or self.nodes_per_depth > 1
         tokens, parents, confidence = index.propose(
-            job.tokens[-CONTEXT:], job.draft_len, nodes, job.sampler.vocab_size, LEAST, job.coupled
+            job.tokens[-CONTEXT:], job.draft_len, nodes, job.sampler.vocab_size, LEAST, branching
         )
         return Draft(tuple(tokens), tuple(parents), None, tuple(confidence)) if tokens else EMPTY_DRAFT
 
     def observe(self, observation: Observation) -> None:
+        if not self._own_text:
+            return  # another drafter of the same request may have asked for the target's favourites
         index = self._indexes[observation.request]
         for row in observation.successors:
             index.learn(-1 if row.previous is None else row.previous, row.token, row.ids, row.shares)
