@@ -121,7 +121,7 @@ def pool(
     depths: Annotated[int, typer.Option("--depths", help="Draft sizes to report on held-out text.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Make a table of what the target most often says after each few tokens. For `method: table`; needs no training."""
+    """Make a table of what the target says after each few tokens. For `method: lookup`; needs no training."""
     from pilotfish.bench.provenance import provenance
     from pilotfish.train.pool_session import make_pool
 

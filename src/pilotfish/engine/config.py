@@ -60,7 +60,8 @@ class SpeculativeConfig:
             by default where `drafters` is not given. A table goes to `lookup`, which knows what to make of it.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams looked for, for `ngram`.
         verification: the rule, a key of `pilotfish.verify.RULES`.
-        tree_width: nodes drafted per position; 1 is a chain, but for `lookup` and `table` a tree of k nodes.
+        tree_width: nodes drafted per position; 1 is a chain, but for `lookup` and `table` under `match` a tree of k
+            nodes.
         exit_layer: layers of the target that draft, for `early_exit` without an adapter, which knows its own.
         suffix_decoding_max_spec_factor: a matched context of n tokens is continued by at most this times n.
         suffix_decoding_min_token_prob: estimated survival below which `suffix` stops.

@@ -39,8 +39,8 @@ class LLM:
 
     Args:
         model: a Hugging Face directory, a GGUF file, a catalogue name or a hub id.
-        speculative_config: a `SpeculativeConfig`, a dictionary of its fields, "auto" for the model-free drafters with a
-            length decided in each round, or `None` for plain decoding.
+        speculative_config: a `SpeculativeConfig`, a dictionary of its fields, "auto" for what needs no training and
+            what comes with the package, with a length decided in each round, or `None` for plain decoding.
         executor: "native", "torch", or "auto" for native where it works.
         weights: how the native executor stores matrices; "auto" keeps bfloat16, float32 and the quantised types that
             have an exact int8 form, and rounds float16 and other quantised types to bfloat16.

@@ -95,8 +95,8 @@ def _card(result: Mapping[str, Any], model: str) -> str:
     rounds = "\n".join(f"| {k} | {value:.3f} |" for k, value in enumerate(result["tokens_per_round"], 1))
     return f"""# Back-off table for {Path(model).name}
 
-What the target most often says after each few tokens of its own text, made by `pilotfish train pool`. It changes how
-fast answers come, never what they are. `LLM(..., speculative_config={{"method": "table", "model": "THIS DIRECTORY"}})`
+What the target says after each few tokens of its own text, made by `pilotfish train pool`. It changes how
+fast answers come, never what they are. `LLM(..., speculative_config={{"method": "lookup", "model": "THIS DIRECTORY"}})`
 
 | | |
 |---|---|
