@@ -1,4 +1,4 @@
-// Runs the native decoder without Python, for the sanitizers: every storage, instruction set and thread count, trees,
+// Runs the native code without Python, for the sanitizers: every storage, instruction set and thread count, trees, lookup,
 // rollback, refusals and a fork. Prints what went wrong and returns 1, or returns 0.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +11,7 @@
 
 #include "decoder.h"
 #include "faults.h"
+#include "lookup.h"
 #include "pool.h"
 #include "sampling.h"
 #include "successors.h"
@@ -332,6 +333,51 @@ void check_sampling() {
   }
 }
 
+// Whatever a table's file says, once its bounds were checked, and whatever is asked.
+void check_lookup() {
+  Random random{4};
+  const auto any = [&](int64_t limit) { return static_cast<int32_t>(random.below(limit)); };
+  for (int kind = 0; kind < 12; ++kind) {
+    LookupTable table;
+    for (int64_t length = kLongestTableContext; length >= 1; --length) {
+      TableOrder order;
+      order.length = length;
+      order.starts.push_back(0);
+      for (int entry = 0; entry < 40; ++entry) {
+        const std::vector<int32_t> context{any(5), any(5), any(5), any(5), any(5), any(5), any(5), any(5)};
+        order.keys.push_back(context_key(context.data(), length));
+        for (int32_t i = any(5); i > 0; --i) {
+          order.successors.push_back(any(3) ? any(8) : -any(1 << 30));
+          order.logits.push_back(any(5) ? clamped_logit(0.5) : NAN);
+        }
+        order.starts.push_back(static_cast<int32_t>(order.successors.size()));
+        order.seen.push_back(static_cast<uint8_t>(any(kSeenClasses)));
+      }
+      if (kind % 4) std::sort(order.keys.begin(), order.keys.end());
+      table.orders.push_back(order);
+    }
+    std::vector<double> weights;
+    for (int i = 0; i < kLookupWeights; ++i) weights.push_back(any(9) / 2.0 - 2.0);
+    LookupIndex index(weights, kind % 3 ? &table : nullptr, 1 + any(30));
+    std::vector<int32_t> text;
+    for (int turn = 0; turn < 60; ++turn) {
+      const size_t before = text.size();
+      for (int32_t i = turn == 3 ? 100 : any(4); i > 0; --i) text.push_back(any(kind % 2 ? 5 : 60));
+      index.extend(text.data() + before, text.size() - before);
+      const std::vector<int32_t> ids{any(5), any(60), -1};
+      const std::vector<double> shares{0.5, any(4) ? 0.25 : NAN, 0.0};
+      index.learn(any(6) - 1, any(5), ids.data(), shares.data(), static_cast<size_t>(any(4)));
+      const size_t count = std::min(text.size(), static_cast<size_t>(any(20)));
+      const LookupLimits limits{any(8) - 1, any(30) - 1, 50, any(3) * 0.01, any(2) == 1};
+      const LookupTree tree = index.propose(text.data() + text.size() - count, count, limits);
+      for (size_t node = 0; node < tree.tokens.size(); ++node)
+        check(tree.tokens[node] >= 0 && tree.tokens[node] < 50 && tree.parents[node] < static_cast<int32_t>(node) &&
+                  tree.confidence[node] >= limits.least,
+              "lookup: a node of a tree");
+    }
+  }
+}
+
 void check_fork() {
   Decoder decoder(awkward_spec(false), 3, 64);
   load(decoder, Form::kFloat32, false);
@@ -375,6 +421,7 @@ int main() {
   check_refusals();
   check_instruction_sets();
   check_sampling();
+  check_lookup();
   check_concurrent_use();
   check_fork();
   std::printf(failures == 0 ? "all native checks passed\n" : "%d native checks failed\n", failures);
