@@ -88,7 +88,8 @@ struct Pairs {
 PF_INLINE Pairs load_pairs(const uint32_t* at) {
   return {{vld1q_u32(at), vld1q_u32(at + 4), vld1q_u32(at + 8), vld1q_u32(at + 12)}};
 }
-// While it lives, subnormal operands and results of this thread's arithmetic are zero.
+// While it lives, subnormal operands and results of this thread's arithmetic are zero. This processor looks at a result before
+// it is rounded, others afterwards: a sum less than 2^-151 below 2^-126 is zero here and 2^-126 there.
 class SubnormalsAreZero {
  public:
   SubnormalsAreZero() {

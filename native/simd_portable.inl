@@ -91,15 +91,20 @@ PF_INLINE Pairs load_pairs(const uint32_t* at) {
   return pairs;
 }
 class SubnormalsAreZero {};  // plain C++ cannot tell the processor, so each sum is looked at
-PF_INLINE float normal(float value) {
-  return __builtin_fabsf(value) < 1.17549435e-38f ? __builtin_copysignf(0.0f, value) : value;
+// a * b + sum, and zero where that is subnormal once it is rounded to 24 bits, whatever its exponent. To be rounded to the
+// fewer bits of a subnormal number could have made it the smallest normal one; scaled, it keeps them.
+PF_INLINE float fma_to_normal(float a, float b, float sum) {
+  const float value = __builtin_fmaf(a, b, sum);
+  if (!(__builtin_fabsf(value) <= 0x1p-126f)) return value;
+  const float scaled = __builtin_fmaf(a * 0x1p24f, b, sum * 0x1p24f);
+  return __builtin_fabsf(scaled) < 0x1p-102f ? __builtin_copysignf(0.0f, value) : value;
 }
 // sum + high half of w * high half of *x, then + low half * low half.
 PF_INLINE V16 add_products(const uint32_t* x, Pairs w, V16 sum) {
   const float low = float_of_bits(*x << 16), high = float_of_bits(*x & 0xffff0000u);
   return each([&](int i) {
-    const float first = normal(__builtin_fmaf(high, float_of_bits(w.v[i] & 0xffff0000u), sum.v[i]));
-    return normal(__builtin_fmaf(low, float_of_bits(w.v[i] << 16), first));
+    const float first = fma_to_normal(high, float_of_bits(w.v[i] & 0xffff0000u), sum.v[i]);
+    return fma_to_normal(low, float_of_bits(w.v[i] << 16), first);
   });
 }
 

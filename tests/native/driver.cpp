@@ -11,7 +11,9 @@
 
 #include "decoder.h"
 #include "faults.h"
+#include "kernels.h"
 #include "lookup.h"
+#include "numbers.h"
 #include "pool.h"
 #include "sampling.h"
 #include "successors.h"
@@ -261,10 +263,41 @@ void check_refusals() {
   check_refused<RowsFault>([&] { Decoder(broken, 1, 1); }, "heads that do not divide");
 }
 
+// Sums of two products at the edge of the subnormal numbers, as bits: 2^-126 and a little less, which is zero or is not.
+std::vector<uint32_t> sums_at_the_edge() {
+  std::vector<uint32_t> found;
+  for (float little : {0.0f, 0x1p-75f, 0x1.8p-76f, 0x1p-76f, 0x1p-77f, 0x1p-50f}) {
+    alignas(64) float x[32] = {};
+    const uint16_t inputs[2] = {float32_to_bfloat16(-little), float32_to_bfloat16(0x1p-63f)};
+    std::memcpy(x, inputs, sizeof(inputs));
+    alignas(64) uint16_t tile[2 * kTileColumns];
+    for (int column = 0; column < kTileColumns; ++column) {
+      tile[2 * column] = float32_to_bfloat16(column % 2 ? 0x1p-75f : -0x1p-75f);
+      tile[2 * column + 1] = float32_to_bfloat16(column % 3 ? 0x1p-63f : 0x1p-64f);
+    }
+    alignas(64) float out[kTileColumns];
+    LinearArgs args{};
+    args.storage = Storage::kBFloat16Pairs;
+    args.tile = reinterpret_cast<const uint8_t*>(tile);
+    args.k = 2;
+    args.tile_bytes = sizeof(tile);
+    args.rows = 1;
+    args.x = x;
+    args.x_stride = 32;
+    args.out = out;
+    kernels().linear(args);
+    for (float sum : out) found.push_back(float_to_bits(sum));
+  }
+  return found;
+}
+
 void check_instruction_sets() {
+  std::vector<std::vector<uint32_t>> edges;
   std::vector<Logits> outputs;
   for (const std::string& name : instruction_sets()) {
     check(select_instruction_set(name), name + " cannot be selected");
+    edges.push_back(sums_at_the_edge());
+    check(edges.back() == edges.front(), name + " treats sums at the edge of the subnormal numbers otherwise");
     outputs.emplace_back();
     for (Form form : {Form::kFloat32, Form::kBFloat16, Form::kPairs, Form::kInt8, Form::kGroupedMinimum,
                       Form::kGroupedFloat}) {
