@@ -132,4 +132,6 @@ def test_refusals_name_what_is_wrong(world, tmp_path):
     unheld = write_data(tmp_path / "data", world.target, world.texts[:8], held_out_share=0.0)
     with pytest.raises(DataSetError, match="no held-out conversation"):
         make_pool(str(world.target), unheld, tmp_path / "pool", **options)
+    with pytest.raises(InvalidInputError, match="depths=0"):
+        make_pool(str(world.target), world.data, tmp_path / "pool", **{**options, "depths": 0})
     assert not (tmp_path / "pool").exists()

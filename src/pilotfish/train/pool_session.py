@@ -10,7 +10,7 @@ from typing import Any
 
 from pilotfish.drafters.backoff import TABLE_FILE
 from pilotfish.drafters.shipped import write_description
-from pilotfish.errors import DataSetError
+from pilotfish.errors import DataSetError, InvalidInputError
 from pilotfish.models.files import resolve
 from pilotfish.train.dataset import DataSet, Split
 from pilotfish.train.disk import write_whole
@@ -51,6 +51,8 @@ def make_pool(
         DataSetError: the data is another model's, damaged or empty; or the disk is full.
         InvalidInputError: an option is out of range.
     """
+    if depths < 1:
+        raise InvalidInputError(f"depths={depths}: expected at least 1 draft size to measure")
     files = resolve(model)
     data = DataSet(directory, fingerprint=files.fingerprint)
     # What the target thought is in the data where the states after its last layer are; else its choices are counted.
