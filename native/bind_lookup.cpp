@@ -33,6 +33,7 @@ void add_order(LookupTable& table, int64_t length, const Values<int32_t>& keys, 
   if (!fits) throw nb::value_error("a table's runs of successors are out of range");
   order.logits.reserve(shares.shape(0));
   for (size_t i = 0; i < shares.shape(0); ++i) order.logits.push_back(clamped_logit(shares.data()[i]));
+  order.index();
   table.orders.push_back(std::move(order));
 }
 

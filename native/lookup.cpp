@@ -51,6 +51,25 @@ int32_t context_key(const int32_t* latest_first, int64_t length) {
   return static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
 }
 
+namespace {
+uint32_t ascending(int32_t key) { return static_cast<uint32_t>(key) ^ 0x80000000u; }
+}  // namespace
+
+void TableOrder::index() {
+  shift = 32;
+  while (shift > 8 && (size_t{1} << (32 - shift)) < keys.size()) --shift;
+  beginnings.assign((size_t{1} << (32 - shift)) + 1, 0);
+  for (int32_t key : keys) ++beginnings[(shift < 32 ? ascending(key) >> shift : 0u) + 1];
+  for (size_t i = 1; i < beginnings.size(); ++i) beginnings[i] += beginnings[i - 1];
+}
+
+int64_t TableOrder::find(int32_t key) const {
+  const size_t beginning = shift < 32 ? ascending(key) >> shift : 0u;
+  for (int32_t place = beginnings[beginning]; place < beginnings[beginning + 1]; ++place)
+    if (keys[static_cast<size_t>(place)] == key) return place;
+  return -1;
+}
+
 double clamped_logit(double share) {
   const double clamped = std::min(std::max(share, 1e-4), 1.0 - 1e-4);
   return std::log(clamped / (1.0 - clamped));
@@ -184,9 +203,9 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
     for (const TableOrder& order : table_->orders) {
       if (order.length > context.count || known == std::size(sources)) continue;
       const int32_t hash = context_key(context.tokens.data(), order.length);
-      const auto place = std::lower_bound(order.keys.begin(), order.keys.end(), hash);
-      if (place == order.keys.end() || *place != hash) continue;
-      const size_t entry = static_cast<size_t>(place - order.keys.begin());
+      const int64_t place = order.find(hash);
+      if (place < 0) continue;
+      const size_t entry = static_cast<size_t>(place);
       const size_t start = static_cast<size_t>(order.starts[entry]);
       const int64_t rank = std::min<int64_t>(order.length, kTableOrders) - 1;
       const double* own = w + kTable + 3 * (kSeenClasses * rank + order.seen[entry]);

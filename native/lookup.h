@@ -27,6 +27,13 @@ struct TableOrder {
   std::vector<int32_t> keys, starts, successors;
   std::vector<double> logits;  // of the shares
   std::vector<uint8_t> seen;
+  // Where the keys of each beginning (their upper bits) start. Keys are hashes, so few share one; a search through all of
+  // them would wait for memory at every step, after a pass that left nothing of them in the cache.
+  std::vector<int32_t> beginnings;
+  int shift = 32;
+
+  void index();
+  int64_t find(int32_t key) const;  // -1 where it is not
 };
 
 struct LookupTable {

@@ -93,3 +93,15 @@ def test_row_that_is_dearer_than_calibrated_is_found_out():
         table.observe(2, 1.5)
     assert table(2) / table(1) == pytest.approx(1.5, rel=0.1)
     assert table(3) >= table(2)
+
+
+def test_delays_do_not_pile_up_on_numbers_of_rows_that_are_not_tried():
+    """Each delay of a pass of 3 rows used to lift what 4 rows were thought to take, and nothing let it down again."""
+    times = PassTime(SECONDS)
+    calibrated = [TRUTH(rows) for rows in range(1, 17)]
+    for _ in range(40):
+        times.observe(3, 3 * TRUTH(3))
+        for _ in range(60):
+            times.observe(3, TRUTH(3))
+    learned = [times(rows) for rows in range(1, 17)]
+    assert [now / then for now, then in zip(learned, calibrated, strict=True)] == pytest.approx([1.0] * 16, abs=0.02)

@@ -387,6 +387,7 @@ void check_lookup() {
         order.seen.push_back(static_cast<uint8_t>(any(kSeenClasses)));
       }
       if (kind % 4) std::sort(order.keys.begin(), order.keys.end());
+      order.index();
       table.orders.push_back(order);
     }
     std::vector<double> weights;

@@ -105,6 +105,10 @@ class Drafter(ABC):
     """How many of the target's favourites after each verified row `observe` wants. They are of rounds that are over, so
     a later draft is a function of the past and any rule stays exact."""
 
+    sequential: bool = True
+    """Whether its time grows with the length of a draft, by a step of a model for each token. What only looks things up
+    takes about the same for any length, and is asked for its longest draft or for none."""
+
     observes_end: bool = False
     """Whether `observe` is called for the round a request ends with, too: for what records rather than drafts."""
 

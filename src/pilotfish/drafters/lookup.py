@@ -34,6 +34,8 @@ class LookupDrafter(Drafter):
         own_text: learn from the request; without, the table alone drafts.
     """
 
+    sequential = False
+
     def __init__(self, table: BackoffTable | None = None, nodes_per_depth: int = 1, *, own_text: bool = True) -> None:
         self.nodes_per_depth = nodes_per_depth
         self.top_successors = FAVOURITES if own_text else 0

@@ -50,6 +50,8 @@ class NgramDrafter(Drafter):
         SpeculativeConfigError: the lengths are not 1 <= min <= max.
     """
 
+    sequential = False
+
     def __init__(self, prompt_lookup_min: int = 2, prompt_lookup_max: int = 4) -> None:
         if not 1 <= prompt_lookup_min <= prompt_lookup_max:
             raise SpeculativeConfigError(

@@ -60,6 +60,8 @@ class RecycleDrafter(Drafter):
         SpeculativeConfigError: `successors` is not positive.
     """
 
+    sequential = False
+
     def __init__(self, nodes_per_depth: int = 1, successors: int = DEFAULT_SUCCESSORS, *, shared: bool = False) -> None:
         if successors < 1:
             raise SpeculativeConfigError(f"{successors} successors per token: expected at least 1")

@@ -39,6 +39,8 @@ class SuffixDrafter(Drafter):
         SpeculativeConfigError: a number is out of range.
     """
 
+    sequential = False
+
     def __init__(
         self,
         nodes_per_depth: int = 1,

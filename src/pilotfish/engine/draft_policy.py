@@ -36,32 +36,42 @@ FREE = 0.02
 OUTLIER = 3.0
 """Beyond so many times what a drafter usually takes, something else has kept it."""
 
+EXPLORE_SHARE = 0.01
 EXPLORE_EVERY = 64
 EXPLORE_LENGTH = 2
-"""A dearer drafter that is not expected to pay is asked for a short draft this rarely, to see whether it does."""
+"""A dearer drafter that is not expected to pay is asked for a short draft now and then, to see whether it does: as
+often as takes this share of the time, and at least every so many rounds."""
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A drafter, its record, the smoothed seconds it takes per drafted token, and how long each request let it rest."""
+    """A drafter, its record, and how long each request let it rest.
+
+    Attributes:
+        unit_seconds: smoothed; per drafted token, or per draft where its length makes no difference.
+    """
 
     drafter: Drafter
     survival: Survival = field(default_factory=Survival)
-    token_seconds: float | None = None
+    unit_seconds: float | None = None
     rested: dict[int, int] = field(default_factory=dict)
 
     def propose(self, jobs: Sequence[DraftJob], clock: Callable[[], float]) -> list[Draft]:
         started = clock()
         drafts = self.drafter.propose(jobs)
         # By what was asked, not by what came: a drafter without an idea costs time too.
-        rate = (clock() - started) / sum(job.draft_len for job in jobs)
+        rate = (clock() - started) / sum(job.draft_len if self.drafter.sequential else 1 for job in jobs)
         if any(len(job.tokens) == job.prompt_length for job in jobs):
             return drafts  # a first draft takes in the prompt: it says nothing about the next ones
-        if not self.token_seconds:
-            self.token_seconds = rate
+        if not self.unit_seconds:
+            self.unit_seconds = rate
         else:  # a moment in which the machine did something else must not make a quick drafter look dear
-            self.token_seconds = 0.9 * self.token_seconds + 0.1 * min(rate, OUTLIER * self.token_seconds)
+            self.unit_seconds = 0.9 * self.unit_seconds + 0.1 * min(rate, OUTLIER * self.unit_seconds)
         return drafts
+
+    def seconds(self, draft_len: int) -> float:
+        """Of a draft of this length for one request; nothing before the first was timed."""
+        return (self.unit_seconds or 0.0) * (draft_len if self.drafter.sequential else 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +174,7 @@ class DraftPolicy(Drafter):
         plain = self._pass_time(rows)
         for member in self._members:
             asked: Sequence[DraftJob] = free
-            if member.token_seconds is not None and member.token_seconds * LONGEST >= FREE * plain:
+            if member.seconds(LONGEST) >= FREE * plain:
                 asked = [order for job in free if (order := self._order(member, job, rows, plain)) is not None]
             if asked:
                 for order, draft in zip(asked, member.propose(asked, self._clock), strict=True):
@@ -174,24 +184,23 @@ class DraftPolicy(Drafter):
 
     def _order(self, member: _Member, job: DraftJob, rows: int, plain: float) -> DraftJob | None:
         """What to ask a dear drafter for on behalf of a request, if anything; decided from the past alone."""
-        seconds = member.token_seconds
-        assert seconds is not None, "a drafter is dear by its record"
         times = self._pass_time.table(rows + job.draft_len)
         typical = member.survival.typical(job.request)
         best, length, reach, expected = WORTH * rows / plain, 0, 1.0, float(rows)
         for draft_len in range(1, job.draft_len + 1):
             reach *= typical
             expected += reach
-            rate = expected / (times[rows + draft_len] + seconds * draft_len)
+            rate = expected / (times[rows + draft_len] + member.seconds(draft_len))
             if rate > best:
                 best, length = rate, draft_len
         if length == 0:
             member.rested[job.request] += 1
-            if member.rested[job.request] < EXPLORE_EVERY:
+            rest = min(member.seconds(EXPLORE_LENGTH) / (EXPLORE_SHARE * plain), EXPLORE_EVERY)
+            if member.rested[job.request] < rest:
                 return None
             length = min(EXPLORE_LENGTH, job.draft_len)
         member.rested[job.request] = 0
-        return replace(job, draft_len=length)
+        return replace(job, draft_len=length) if member.drafter.sequential else job
 
     def _best(self, job: DraftJob, rows: int) -> _Candidate | None:
         """The proposal that promises most, were its nodes the only ones added to the pass, with the others beside it.

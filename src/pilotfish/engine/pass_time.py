@@ -4,12 +4,15 @@ Owns the table. The engine's own work around a pass (choices, verdicts, text) is
 round is worth only what it takes as a whole. Knows no executor.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 _SHARED_RATE = 0.1
 """How much of a deviation is laid to the machine: it is busy, or the context has grown, and all passes take longer."""
 _OWN_RATE = 0.03
 """How much of it to passes of that many rows. Less, or passes would look cheap after having met a quiet moment."""
+_FORGETTING = 0.005
+"""Of what a number of rows was seen to take more or less than the calibration says, per pass of another number."""
 _OUTLIER = 3.0
 
 
@@ -26,7 +29,10 @@ class PassTime:
         assert measured, "a calibration has at least one entry"
         self._rows = sorted(measured)
         self._seconds = [measured[rows] for rows in self._rows]
+        self._calibrated: list[float] = [0.0]
         self._pace = 1.0
+        self._own: dict[int, float] = {}
+        self._latest: tuple[int, float] | None = None
         self._table: list[float] = [0.0]
 
     def __call__(self, rows: int) -> float:
@@ -35,22 +41,32 @@ class PassTime:
 
     def table(self, rows: int) -> Sequence[float]:
         """Expected seconds by number of rows, from 1 to `rows` at least; good until the next observation."""
-        while len(self._table) <= rows:
-            self._table.append(max(self._table[-1], self._pace * self._interpolated(len(self._table))))
-        return self._table
+        table = self._table
+        while len(table) <= rows:
+            count = len(table)
+            seconds = self._estimate(count)
+            if self._latest is not None and count <= self._latest[0]:
+                seconds = min(seconds, self._latest[1])  # what was seen last is known best
+            table.append(max(table[-1], seconds))
+        return table
 
     def observe(self, rows: int, seconds: float) -> None:
         """A pass of `rows` rows took `seconds`. What is far off is taken for a disturbance and counts for less."""
-        expected = self(rows)
-        deviation = max(min(seconds / expected, _OUTLIER), 1 / _OUTLIER) - 1.0
-        pace = 1.0 + _SHARED_RATE * deviation
-        own = expected * pace * (1.0 + _OWN_RATE * deviation)
-        self._pace *= pace
-        self._table = [
-            min(known * pace, own) if place <= rows else max(known * pace, own)
-            for place, known in enumerate(self._table)
-        ]
-        self._table[rows] = own
+        # In logarithms, so that what a delay adds is taken off again by the passes after it.
+        deviation = math.log(max(min(seconds / self(rows), _OUTLIER), 1 / _OUTLIER))
+        self._pace *= math.exp(_SHARED_RATE * deviation)
+        own = self._own.get(rows, 1.0) * math.exp(_OWN_RATE * deviation)
+        # What held others up may lift a number of rows for long, if it is seldom tried again; hence the forgetting.
+        self._own = {
+            count: 1.0 + (factor - 1.0) * (1.0 - _FORGETTING) for count, factor in self._own.items() if count != rows
+        } | {rows: own}
+        self._latest = rows, self._estimate(rows)
+        self._table = [0.0]
+
+    def _estimate(self, rows: int) -> float:
+        while len(self._calibrated) <= rows:
+            self._calibrated.append(self._interpolated(len(self._calibrated)))
+        return self._pace * self._calibrated[rows] * self._own.get(rows, 1.0)
 
     def _interpolated(self, rows: int) -> float:
         places = self._rows
