@@ -50,11 +50,11 @@ struct AttendArgs {
   int64_t value_offset;   // values as [32][padded_dimension]
   int64_t head_dim, padded_dim;
   int64_t rows, heads;    // query heads per key-value head
-  const int64_t* position;  // per row, ascending by one
+  const int64_t* position;  // per row; ascending by one where slots are positions
   int64_t window;           // latest positions seen; 0 sees all
   int64_t committed;        // positions below stand in the slot of the same number
-  const int32_t* path;      // for one row of a tree: nodes from the root to the row itself; null when slots are positions
-  int64_t path_length;
+  const int32_t* const* paths;  // per row of a tree: nodes from the root to the row itself; null when slots are positions
+  int64_t last_node;            // the highest node on any path
   const float* query;       // [rows * heads][padded_dim]
   float* out;               // [rows * heads][padded_dim]
   float* scratch;           // attend_scratch() floats
@@ -88,7 +88,7 @@ struct KernelTable {
 };
 
 inline int64_t attend_scratch(int64_t rows, int64_t heads, int64_t tree_slots) {
-  return rows * heads * (kPagePositions + 2) + heads * (tree_slots + 2 * kPagePositions) + 64;
+  return rows * heads * (kPagePositions + 2 + tree_slots + 2 * kPagePositions) + 64;
 }
 
 const KernelTable& portable_kernels();

@@ -100,84 +100,107 @@ void page_scores(const AttendArgs& a, const float* page, float* scores, int64_t 
   linear_tile<Float32Tile>(args);
 }
 
+// The lanes of a page from position `start` on that a row sees: [first, last), nothing where first >= last.
+struct Seen {
+  int64_t first, last;
+};
+PF_INLINE Seen seen_in(const AttendArgs& a, int64_t row, int64_t start) {
+  const int64_t position = a.position[row];
+  const int64_t from = a.window && position >= a.window ? position - a.window + 1 : 0;
+  return {from > start ? from - start : 0,
+          position - start + 1 < kPagePositions ? position - start + 1 : kPagePositions};
+}
+
+// The softmax step of all heads of a row.
+void softmax_of_row(const AttendArgs& a, int64_t row, Seen seen, float* scores, float* largest, float* total) {
+  const uint32_t upto = seen.last == 32 ? 0xffffffffu : (1u << seen.last) - 1u;
+  const uint32_t lanes = upto & ~((1u << seen.first) - 1u);
+  for (int64_t h = 0; h < a.heads; ++h) {
+    const int64_t q = row * a.heads + h;
+    softmax_step(scores + h * kPagePositions, lanes, largest + q, total + q, a.out + q * a.padded_dim, a.padded_dim);
+  }
+}
+
+// A page whose slots are its positions, for all rows.
+void attend_page(const AttendArgs& a, int64_t p, float* scores, float* largest, float* total) {
+  const int64_t start = p * kPagePositions;
+  const float* values[kPagePositions];
+  page_scores(a, a.pages[p], scores, a.rows * a.heads);
+  const float* value = a.pages[p] + a.value_offset;
+  for (int64_t i = 0; i < kPagePositions; ++i) values[i] = value + i * a.padded_dim;
+  for (int64_t row = 0; row < a.rows; ++row) {
+    const Seen seen = seen_in(a, row, start);
+    if (seen.first < seen.last)
+      softmax_of_row(a, row, seen, scores + row * a.heads * kPagePositions, largest, total);
+  }
+  // Values: rows that see the same of the page together, most often all of it.
+  for (int64_t row = 0, next; row < a.rows; row = next) {
+    const Seen seen = seen_in(a, row, start);
+    for (next = row + 1; next < a.rows; ++next) {
+      const Seen other = seen_in(a, next, start);
+      if (other.first != seen.first || other.last != seen.last) break;
+    }
+    if (seen.first < seen.last)
+      add_page_values((next - row) * a.heads, scores + row * a.heads * kPagePositions, seen.first, seen.last, values,
+                      a.padded_dim, a.out + row * a.heads * a.padded_dim, a.padded_dim);
+  }
+}
+
+// The positions from `start` on that one row of a tree sees, wherever its path leads; `node_scores` are those of all rows
+// with the slots from the page of the first node on.
+void attend_path(const AttendArgs& a, int64_t row, int64_t start, const float* node_scores, float* scores,
+                 float* largest, float* total) {
+  const Seen seen = seen_in(a, row, start);
+  if (seen.first >= seen.last) return;
+  const int64_t first_page = a.committed / kPagePositions, queries = a.rows * a.heads;
+  const float* values[kPagePositions];
+  for (int64_t i = 0; i < kPagePositions; ++i) {
+    int64_t position = start + i;
+    if (position > a.position[row]) position = a.position[row];  // not seen; any slot of this row will do
+    const int64_t slot =
+        position < a.committed ? position : a.committed + a.paths[row][position - a.committed];
+    const int64_t page = slot / kPagePositions, lane = slot % kPagePositions;
+    values[i] = a.pages[page] + a.value_offset + lane * a.padded_dim;
+    const float* from = node_scores + ((page - first_page) * queries + row * a.heads) * kPagePositions + lane;
+    for (int64_t h = 0; h < a.heads; ++h) scores[h * kPagePositions + i] = from[h * kPagePositions];
+  }
+  softmax_of_row(a, row, seen, scores, largest, total);
+  add_page_values(a.heads, scores, seen.first, seen.last, values, a.padded_dim,
+                  a.out + row * a.heads * a.padded_dim, a.padded_dim);
+}
+
 void attend(const AttendArgs& a) {
   const int64_t queries = a.rows * a.heads;
   float* scores = a.scratch;
   float* largest = scores + queries * kPagePositions;
   float* total = largest + queries;
-  float* node_scores = total + queries;  // [page][head][32], only for a row of a tree
+  float* node_scores = total + queries;  // [page][query][32], only for rows of a tree
   for (int64_t q = 0; q < queries; ++q) {
     largest[q] = kMinusInfinity;
     total[q] = 0.0f;
   }
   __builtin_memset(a.out, 0, sizeof(float) * static_cast<size_t>(queries * a.padded_dim));
 
-  const int64_t first_node_page = a.path ? a.committed / kPagePositions : INT64_MAX;
-  if (a.path) {
-    const int64_t last_slot = a.committed + a.path[a.path_length - 1];
-    for (int64_t p = first_node_page; p <= last_slot / kPagePositions; ++p)
-      page_scores(a, a.pages[p], node_scores + (p - first_node_page) * a.heads * kPagePositions, queries);
+  // Pages that are wholly committed are the same for all rows of a tree, whatever their paths.
+  const int64_t last_page = a.position[a.rows - 1] / kPagePositions;
+  const int64_t straight = a.paths ? a.committed / kPagePositions : last_page + 1;
+  int64_t lowest = a.position[0];
+  for (int64_t row = 1; row < a.rows; ++row) lowest = a.position[row] < lowest ? a.position[row] : lowest;
+  lowest = a.window && lowest >= a.window ? lowest - a.window + 1 : 0;
+  for (int64_t p = lowest / kPagePositions; p < straight; ++p) {
+    // Pages lie far apart, where the processor does not look ahead by itself.
+    if (p + 1 < straight)
+      for (int64_t i = 0; i < a.head_dim * kPagePositions; i += 16)
+        __builtin_prefetch(a.pages[p + 1] + a.key_offset + i, 0, 2);
+    attend_page(a, p, scores, largest, total);
   }
-
-  const int64_t last_position = a.position[a.rows - 1];
-  const int64_t lowest = a.window && a.position[0] >= a.window ? a.position[0] - a.window + 1 : 0;
-  const float* values[kPagePositions];
-  for (int64_t p = lowest / kPagePositions; p <= last_position / kPagePositions; ++p) {
-    const int64_t start = p * kPagePositions;
-    if (p < first_node_page) {
-      page_scores(a, a.pages[p], scores, queries);
-      // Pages lie far apart, where the processor does not look ahead by itself.
-      if (p < last_position / kPagePositions && p + 1 < first_node_page)
-        for (int64_t i = 0; i < a.head_dim * kPagePositions; i += 16)
-          __builtin_prefetch(a.pages[p + 1] + a.key_offset + i, 0, 2);
-      const float* value = a.pages[p] + a.value_offset;
-      for (int64_t i = 0; i < kPagePositions; ++i) values[i] = value + i * a.padded_dim;
-    } else {
-      for (int64_t i = 0; i < kPagePositions; ++i) {
-        int64_t position = start + i;
-        if (position > last_position) position = last_position;  // not seen; any slot of this row will do
-        const int64_t slot =
-            position < a.committed ? position : a.committed + a.path[position - a.committed];
-        const int64_t page = slot / kPagePositions, lane = slot % kPagePositions;
-        values[i] = a.pages[page] + a.value_offset + lane * a.padded_dim;
-        const float* from = node_scores + (page - first_node_page) * a.heads * kPagePositions + lane;
-        for (int64_t h = 0; h < a.heads; ++h) scores[h * kPagePositions + i] = from[h * kPagePositions];
-      }
-    }
-    for (int64_t row = 0; row < a.rows; ++row) {
-      const int64_t position = a.position[row];
-      const int64_t from = a.window && position >= a.window ? position - a.window + 1 : 0;
-      const int64_t first = from > start ? from - start : 0;
-      const int64_t last = position - start + 1 < kPagePositions ? position - start + 1 : kPagePositions;
-      if (first >= last) continue;
-      const uint32_t upto = last == 32 ? 0xffffffffu : (1u << last) - 1u;
-      const uint32_t seen = upto & ~((1u << first) - 1u);
-      const int64_t q = row * a.heads;
-      for (int64_t h = q; h < q + a.heads; ++h)
-        softmax_step(scores + h * kPagePositions, seen, largest + h, total + h, a.out + h * a.padded_dim,
-                     a.padded_dim);
-    }
-    // Values: rows that see the whole page together, the others one by one.
-    for (int64_t row = 0; row < a.rows;) {
-      int64_t together = 0, first = 0, last = 0;
-      for (int64_t r = row; r < a.rows; ++r) {
-        const int64_t position = a.position[r];
-        const int64_t from = a.window && position >= a.window ? position - a.window + 1 : 0;
-        const int64_t lo = from > start ? from - start : 0;
-        const int64_t hi = position - start + 1 < kPagePositions ? position - start + 1 : kPagePositions;
-        if (together == 0) {
-          first = lo;
-          last = hi;
-        } else if (lo != first || hi != last) {
-          break;
-        }
-        ++together;
-      }
-      if (first < last)
-        add_page_values(together * a.heads, scores + row * a.heads * kPagePositions, first, last, values,
-                        a.padded_dim, a.out + row * a.heads * a.padded_dim, a.padded_dim);
-      row += together;
-    }
+  if (a.paths) {
+    const int64_t last_slot = a.committed + a.last_node;
+    for (int64_t p = straight; p <= last_slot / kPagePositions; ++p)
+      page_scores(a, a.pages[p], node_scores + (p - straight) * queries * kPagePositions, queries);
+    for (int64_t row = 0; row < a.rows; ++row)
+      for (int64_t p = straight; p <= a.position[row] / kPagePositions; ++p)
+        attend_path(a, row, p * kPagePositions, node_scores, scores, largest, total);
   }
   for (int64_t q = 0; q < queries; ++q) {
     const V16 inverse = splat(1.0f / total[q]);

@@ -204,8 +204,12 @@ void Pass::attention(Worker& worker, int64_t index) {
     args.position = positions_.data() + block.first_row;
     args.window = spec_.layers[static_cast<size_t>(index)].window;
     args.committed = sequence.length;
-    args.path = block.path.empty() ? nullptr : block.path.data();
-    args.path_length = static_cast<int64_t>(block.path.size());
+    const int32_t* paths[kMostBlockRows];
+    for (size_t row = 0; row < block.paths.size(); ++row) {
+      paths[row] = block.paths[row].data();
+      args.last_node = std::max<int64_t>(args.last_node, block.paths[row].back());
+    }
+    args.paths = block.paths.empty() ? nullptr : paths;
     args.query = query;
     args.out = out;
     args.scratch = out + block_rows_ * group * dim;

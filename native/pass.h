@@ -7,6 +7,8 @@
 
 namespace pilotfish {
 
+constexpr int64_t kMostBlockRows = 8;
+
 class Pass {
  public:
   // Throws a RowsFault or CacheFullFault, with nothing changed, where the request cannot be met.
@@ -22,10 +24,10 @@ class Pass {
     const Sequence* sequence;
     int64_t position, slot;
   };
-  // Rows that one unit of attention computes together: a run of a chain, or one row of a tree.
+  // Rows that one unit of attention computes together: a run of a chain, or of a tree.
   struct Block {
     int64_t first_row, rows;
-    std::vector<int32_t> path;  // for a tree: the nodes from the root to the row
+    std::vector<std::vector<int32_t>> paths;  // for a tree: of each row the nodes from the root to it
   };
   // What a linear layer does with its result.
   enum class Then { kStore, kAddTo, kGate };

@@ -111,7 +111,7 @@ void Pass::plan_segment(const SegmentRequest& wanted, size_t first_row, const in
 void Pass::plan_blocks() {
   // High blocks read each page fewer times, low blocks give every thread its part.
   const int64_t rows = static_cast<int64_t>(rows_.size());
-  block_rows_ = std::clamp<int64_t>(rows * spec_.kv_heads / (4 * decoder_.threads_), 1, 8);
+  block_rows_ = std::clamp<int64_t>(rows * spec_.kv_heads / (4 * decoder_.threads_), 1, kMostBlockRows);
   int64_t row = 0;
   for (size_t s = 0; s < segments_.size(); ++s) {
     const Segment& segment = segments_[s];
@@ -120,18 +120,15 @@ void Pass::plan_blocks() {
       const int64_t node = first_node + i;
       // All earlier nodes are ancestors: slots are positions.
       const bool straight = segment.nodes[static_cast<size_t>(node)].depth == node;
-      Block* last = blocks_.empty() ? nullptr : &blocks_.back();
-      if (straight && i > 0 && last->path.empty() && last->rows < block_rows_) {
-        ++last->rows;
-        continue;
-      }
-      Block block{row + i, 1, {}};
-      if (!straight) {
-        for (int64_t at = node; at >= 0; at = segment.nodes[static_cast<size_t>(at)].parent)
-          block.path.push_back(static_cast<int32_t>(at));
-        std::reverse(block.path.begin(), block.path.end());
-      }
-      blocks_.push_back(std::move(block));
+      Block* block = blocks_.empty() ? nullptr : &blocks_.back();
+      const bool joins = i > 0 && block->rows < block_rows_ && block->paths.empty() == straight;
+      if (!joins) block = &blocks_.emplace_back(Block{row + i, 0, {}});
+      ++block->rows;
+      if (straight) continue;
+      std::vector<int32_t>& path = block->paths.emplace_back();
+      for (int64_t at = node; at >= 0; at = segment.nodes[static_cast<size_t>(at)].parent)
+        path.push_back(static_cast<int32_t>(at));
+      std::reverse(path.begin(), path.end());
     }
     row += count;
   }
