@@ -6,6 +6,7 @@ import pytest
 from pilotfish.bench.measure import Run, run_request
 from pilotfish.drafters.base import Drafter
 from pilotfish.engine.engine import Engine
+from pilotfish.engine.pass_time import PassTime
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import ROOT, Draft
 
@@ -72,11 +73,13 @@ def test_prompt_is_read_whole_whoever_read_it_before(llm, monkeypatch):
             assert sum(read) >= len(prompt)
 
 
-def test_policy_is_timed_without_the_drafters_it_chooses_from(llm, prompt):
+def test_policy_is_timed_without_the_drafters_it_chooses_from(llm, prompt, monkeypatch):
     """A clock that ticks once per reading: around the policy, around each member, and twice within the policy."""
     policy = llm.with_speculation({"method": "auto", "drafters": ["ngram", "suffix"]})
     ticks = count()
     policy.engine.drafter._clock = lambda: 0.0
+    # A clock that stands still would teach the policy that the passes it runs take no time, and the others do.
+    monkeypatch.setattr(PassTime, "observe", lambda self, rows, seconds: None)
     run = run_request(policy, prompt, PARAMS, clock=lambda: float(next(ticks)))
     rounds = run.rounds - 1
     # In a round: propose is 1 tick and 2 for each member, observe the same; of these 1 for each member is its own.
