@@ -194,6 +194,13 @@ def test_gguf_with_a_damaged_header_raises_only_our_errors(data, small_file, tmp
     assert message == "" or "damaged.gguf" in message
 
 
+@pytest.mark.parametrize("key", ["llama.block_count", "llama.embedding_length"])
+def test_damaged_number_of_layers_or_width_is_refused_before_anything_is_made_of_it(key, tmp_path, llama):
+    path = write_gguf(tmp_path / "m.gguf", llama, options={key: 2**30})
+    with pytest.raises(CorruptModelError, match=r"m\.gguf.*expected at most"):
+        GgufFile(path)
+
+
 def test_gguf_that_is_something_else_is_refused(tmp_path):
     for content in (b"", b"GG", b"PK\x03\x04 a zip file"):
         path = tmp_path / "other.gguf"

@@ -151,13 +151,20 @@ def hugging_face_config(metadata: Metadata, header: GgufHeader) -> dict[str, Any
                 f"{metadata.path}: {metadata.architecture}.{key} is {metadata.integer(key)}, expected the head "
                 f"dimension {head_dim}"
             )
+    # Numbers that things are made by the dozen from: a damaged one must not fill the memory before it is noticed.
+    layers, width = metadata.integer("block_count"), tensors["token_embd.weight"].shape[1]
+    if layers > len(tensors) or hidden != width:
+        raise CorruptModelError(
+            f"{metadata.path}: {layers} layers of width {hidden}, expected at most {len(tensors)}, the number of "
+            f"tensors, and the embedding's width, {width}"
+        )
     context = metadata.integer("context_length")
     config: dict[str, Any] = {
         "model_type": FAMILIES[metadata.architecture],
         "vocab_size": tensors["token_embd.weight"].shape[0],
         "hidden_size": hidden,
         "intermediate_size": metadata.integer("feed_forward_length"),
-        "num_hidden_layers": metadata.integer("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": metadata.integer("attention.head_count_kv", heads),
         "head_dim": head_dim,
