@@ -1,4 +1,7 @@
-"""The policy on simulated machines and texts: no target, no clock but the test's own."""
+"""The policy on simulated machines and texts: no target, no clock but the test's own.
+
+Over 400 lines: every property is shown on the same simulated machine, drafters and record.
+"""
 
 import random
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 // Runs the native code without Python, for the sanitizers: every storage, instruction set and thread count, trees, lookup,
 // rollback, refusals and a fork. Prints what went wrong and returns 1, or returns 0.
+//
+// Over 400 lines: one program, so that each sanitizer builds and runs once for all native code.
 #include <sys/wait.h>
 #include <unistd.h>
 
