@@ -1,6 +1,6 @@
 """Fits the weights of `drafters/lookup_weights.py` on a data set's conversations.
 
-    python benchmarks/fit_lookup.py DATA [--table-share 0.85] [--rounds 60]
+    python benchmarks/fit_lookup.py DATA [--conversations 900] [--table-share 0.85] [--rounds 60]
 
 DATA is a directory that `pilotfish train data` made with the states after the last layer. A table is made of the first
 part of its conversations, and the weights are fitted on the others: at every token of an answer, which of the tokens
@@ -9,21 +9,28 @@ use, the rows of rejected ones teach as well. Prints the file's two tuples.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from pilotfish.drafters import lookup_weights as at
 from pilotfish.drafters.backoff import BackoffTable
-from pilotfish.drafters.lookup_index import CONTEXT, PythonLookupIndex
+from pilotfish.drafters.lookup_index import CONTEXT, LEAST_UNNAMED, PythonLookupIndex
 from pilotfish.models.files import resolve
-from pilotfish.train.dataset import DataSet
+from pilotfish.sampling.noise import gumbel
+from pilotfish.train.dataset import Conversation, DataSet
 from pilotfish.train.pool import Text, build_table
 from pilotfish.train.pool_laws import TopOfLaws
 
 RIDGE = 1.0
+TEMPERATURES = (0.3, 0.7, 1.0, 1.3)
+AGAIN = 40
+"""Conversations in which the target chooses again: each place costs a whole row of logits and of noise."""
 
 
 def samples(texts: Sequence[Text], table: BackoffTable | None) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +39,7 @@ def samples(texts: Sequence[Text], table: BackoffTable | None) -> tuple[np.ndarr
     units = np.eye(at.COUNT, dtype=np.float32)
     features, labels = [], []
     for text in texts:
-        index = PythonLookupIndex(units, table)
+        index = PythonLookupIndex(units, (), table)
         tokens, (ids, probs) = text.tokens.tolist(), text.law
         known = 0
         for place in np.flatnonzero(text.chosen).tolist():
@@ -69,10 +76,80 @@ def fitted(features: np.ndarray, labels: np.ndarray, rounds: int) -> list[float]
     return [round(weight, 3) for weight in weights.tolist()]
 
 
+@dataclass(frozen=True)
+class Choices:
+    """What the target chose again at one temperature, `[place, candidate]`: log probabilities as estimated (-inf: there
+    is no further one), the noise, that of what nothing named, and which candidate it was, or their number."""
+
+    temperature: float
+    estimates: torch.Tensor
+    noise: torch.Tensor
+    unnamed: torch.Tensor
+    chosen: torch.Tensor
+
+
+def choices(
+    read: Sequence[Conversation], texts: Sequence[Text], laws: TopOfLaws, index: Callable[[], PythonLookupIndex]
+) -> list[Choices]:
+    """The target's choices at some of the places, at each temperature."""
+    found: list[tuple[np.ndarray, ...]] = []
+    last = max(read[0].hidden)
+    for conversation, text in zip(read, texts, strict=True):
+        tokens, (ids, probs) = text.tokens.tolist(), text.law
+        own, known = index(), 0
+        places = np.flatnonzero(text.chosen)
+        for place, logits in zip(places.tolist(), laws.logits(conversation.hidden[last][places - 1]), strict=True):
+            own.extend(tokens[known:place])
+            known = place
+            named = own.probabilities(tokens[max(0, place - CONTEXT) : place], len(logits))
+            drawn = gumbel(len(found), place, len(logits))
+            scores = logits.numpy().astype(np.float64)
+            candidates = list(named)
+            winners = [
+                candidates.index(w) if (w := int(np.argmax(scores / t + drawn))) in named else -1 for t in TEMPERATURES
+            ]
+            found.append((np.log(list(named.values())), drawn[candidates], np.array(winners)))
+            row = probs[place - 1]
+            before = tokens[place - 2] if place > 1 else -1
+            own.learn(before, tokens[place - 1], ids[place - 1].tolist(), (row / row.sum()).tolist())
+    width = max(len(estimates) for estimates, _, _ in found)
+    estimates = torch.full((len(found), width), -torch.inf, dtype=torch.float64)
+    noise = torch.zeros_like(estimates)
+    for row, (log_probs, drawn, _) in enumerate(found):
+        estimates[row, : len(log_probs)] = torch.from_numpy(log_probs)
+        noise[row, : len(drawn)] = torch.from_numpy(drawn)
+    unnamed = (1.0 - estimates.exp().sum(1)).clamp(min=LEAST_UNNAMED).log()
+    winners = torch.tensor(np.array([each for _, _, each in found]))
+    return [
+        Choices(temperature, estimates, noise, unnamed, torch.where(winners[:, i] < 0, width, winners[:, i]))
+        for i, temperature in enumerate(TEMPERATURES)
+    ]
+
+
+def fitted_noise(found: Sequence[Choices], rounds: int) -> list[float]:
+    weights = torch.tensor([1.0, 0.7, -1.0, 1.0, 0.5], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=rounds, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        total = weights.new_zeros(())
+        for each in found:
+            named = weights[0] * (each.estimates + weights[1] * each.temperature * each.noise)
+            rest = weights[2] + weights[3] * each.temperature + weights[4] * each.unnamed
+            total = total + F.cross_entropy(torch.cat((named, rest[:, None]), 1), each.chosen)
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    print(f"# {len(found[0].chosen):,} places, loss {loss().item() / len(found):.5f}")
+    return [round(weight, 3) for weight in weights.tolist()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--conversations", type=int, default=900)
     parser.add_argument("--table-share", type=float, default=0.85)
     parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()
@@ -80,12 +157,20 @@ def main() -> None:
     data = DataSet(options.data, fingerprint=files.fingerprint)
     laws = TopOfLaws(files.config, files.weights, 8)
     last = files.config.num_layers
-    read = (data.read(place, [last]) for place in data.places("train"))
-    texts = [Text(each.tokens.numpy(), each.loss_mask.numpy(), laws(each.hidden[last])) for each in read]
+    places = data.places("train")[: options.conversations]
+    texts = []
+    for place in places:
+        each = data.read(place, [last])
+        texts.append(Text(each.tokens.numpy(), each.loss_mask.numpy(), laws(each.hidden[last])))
     split = int(len(texts) * options.table_share)
     table = build_table(texts[:split], orders=(1, 2, 3, 4), max_bytes=1 << 40)
+    rest = texts[split:]
+    read = [data.read(place, [last]) for place in places[split:][:AGAIN]]
     for name, source in (("WITHOUT_TABLE", None), ("WITH_TABLE", table)):
-        print(f"{name} = {tuple(fitted(*samples(texts[split:], source), options.rounds))}")
+        weights = fitted(*samples(rest, source), options.rounds)
+        print(f"{name} = {tuple(weights)}")
+        again = choices(read, rest[:AGAIN], laws, partial(PythonLookupIndex, weights, (), source))
+        print(f"NOISE_{name} = {tuple(fitted_noise(again, options.rounds))}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "bind_lookup.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -37,11 +38,14 @@ void add_order(LookupTable& table, int64_t length, const Values<int32_t>& keys, 
   table.orders.push_back(std::move(order));
 }
 
+using NoiseTuple = std::tuple<uint64_t, int64_t, double>;
 using TreeTuple = std::tuple<std::vector<int32_t>, std::vector<int32_t>, std::vector<double>>;
 
 TreeTuple propose(const LookupIndex& index, const std::vector<int32_t>& context, int64_t depth, int64_t nodes,
-                  int64_t vocabulary, double least, bool branching) {
-  LookupTree tree = index.propose(context.data(), context.size(), {depth, nodes, vocabulary, least, branching});
+                  int64_t vocabulary, double least, bool branching, std::optional<NoiseTuple> noise) {
+  const auto [seed, position, temperature] = noise.value_or(NoiseTuple{0, 0, 0.0});
+  LookupTree tree = index.propose(context.data(), context.size(), {depth, nodes, vocabulary, least, branching},
+                                  {seed, position, temperature});
   return {std::move(tree.tokens), std::move(tree.parents), std::move(tree.confidence)};
 }
 
@@ -55,11 +59,14 @@ void bind_lookup(nb::module_& m) {
   nb::class_<LookupIndex>(m, "LookupIndex")
       .def(
           "__init__",
-          [](LookupIndex* index, const std::vector<double>& weights, const LookupTable* table, int64_t remembered) {
-            if (weights.size() != kLookupWeights) throw nb::value_error("the weights do not fit this version");
-            new (index) LookupIndex(weights, table, remembered);
+          [](LookupIndex* index, const std::vector<double>& weights, const std::vector<double>& noise_weights,
+             const LookupTable* table, int64_t remembered) {
+            if (weights.size() != kLookupWeights || noise_weights.size() != kNoiseWeights)
+              throw nb::value_error("the weights do not fit this version");
+            new (index) LookupIndex(weights, noise_weights, table, remembered);
           },
-          nb::arg("weights"), nb::arg("table").none(), nb::arg("remembered"), nb::keep_alive<1, 3>())
+          nb::arg("weights"), nb::arg("noise_weights"), nb::arg("table").none(), nb::arg("remembered"),
+          nb::keep_alive<1, 4>())
       .def("__len__", &LookupIndex::size)
       .def(
           "extend",
@@ -74,5 +81,5 @@ void bind_lookup(nb::module_& m) {
           },
           nb::arg("previous"), nb::arg("token"), nb::arg("ids"), nb::arg("shares"))
       .def("propose", &propose, nb::arg("context"), nb::arg("depth"), nb::arg("nodes"), nb::arg("vocabulary"),
-           nb::arg("least"), nb::arg("branching"));
+           nb::arg("least"), nb::arg("branching"), nb::arg("noise").none() = nb::none());
 }

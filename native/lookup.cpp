@@ -5,6 +5,8 @@
 #include <queue>
 #include <utility>
 
+#include "sampling.h"
+
 namespace pilotfish {
 namespace {
 
@@ -16,6 +18,9 @@ constexpr int kEscape = kShare + kTextOrders;
 constexpr int kPair = kEscape + kTextOrders;
 constexpr int kSingle = kPair + 3;
 constexpr int kTable = kSingle + 3;
+
+constexpr double kHottest = 2.0;         // temperatures above are taken as this one
+constexpr double kLeastUnnamed = 0.03;  // of the probability, left for what nothing named
 
 uint64_t mixed(uint64_t hash, int32_t token) {
   hash = (hash ^ static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
@@ -159,7 +164,7 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
     if (token < 0 || token >= vocabulary) return nullptr;
     for (const Candidate& known : found)
       if (known.token == token) return nullptr;
-    found.push_back({token, 0.0});
+    found.push_back({token, 0.0, 0.0});
     return &found.back();
   };
   const double* const w = weights_.data();
@@ -226,7 +231,30 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
   }
 }
 
-LookupTree LookupIndex::propose(const int32_t* context, size_t count_of_tokens, const LookupLimits& limits) const {
+void LookupIndex::judge(std::vector<Candidate>& found, const LookupNoise& noise, int64_t position) const {
+  double named = 0.0;
+  for (Candidate& candidate : found) {
+    candidate.probability = 1.0 / (1.0 + std::exp(-candidate.score));
+    named += candidate.probability;
+  }
+  if (noise.temperature <= 0.0 || found.empty()) return;
+  const double* const w = noise_weights_.data();
+  const double temperature = std::min(noise.temperature, kHottest);
+  const double unnamed = std::log(std::max(1.0 - named, kLeastUnnamed));
+  double total = std::exp(w[2] + w[3] * temperature + w[4] * unnamed);
+  for (Candidate& candidate : found) {
+    const int64_t token = candidate.token;
+    double uniform;
+    noise_uniforms(noise.seed, position, &token, 1, &uniform);
+    const double gumbel = -std::log(-std::log(uniform));
+    candidate.probability = std::exp(w[0] * (std::log(candidate.probability) + w[1] * temperature * gumbel));
+    total += candidate.probability;
+  }
+  for (Candidate& candidate : found) candidate.probability /= total;
+}
+
+LookupTree LookupIndex::propose(const int32_t* context, size_t count_of_tokens, const LookupLimits& limits,
+                                const LookupNoise& noise) const {
   struct Waiting {
     double survival, probability;
     int64_t arrival;
@@ -245,12 +273,13 @@ LookupTree LookupIndex::propose(const int32_t* context, size_t count_of_tokens, 
   const auto expand = [&](const Context& at, double survival, int32_t parent, int64_t level) {
     if (level > limits.depth) return;
     candidates(at, limits.vocabulary, found);
+    judge(found, noise, noise.position + level - 1);
     const Candidate* best = nullptr;
     for (const Candidate& candidate : found)
-      if (best == nullptr || candidate.score > best->score) best = &candidate;
+      if (best == nullptr || candidate.probability > best->probability) best = &candidate;
     for (const Candidate& candidate : found) {
       if (!limits.branching && &candidate != best) continue;
-      const double probability = 1.0 / (1.0 + std::exp(-candidate.score));
+      const double probability = candidate.probability;
       if (survival * probability >= limits.least)
         waiting.push({survival * probability, probability, arrivals++, candidate.token, parent, level});
     }

@@ -18,6 +18,7 @@ constexpr int kTextChildren = 12;   // successors remembered per context, the la
 constexpr int kTableOrders = 4;     // longest context with weights of its own
 constexpr int kSeenClasses = 5;     // classes of how often a table's context was seen
 constexpr int kLookupWeights = 5 * kTextOrders + 1 + 3 + 3 + 3 * kTableOrders * kSeenClasses;
+constexpr int kNoiseWeights = 5;
 constexpr int kLongestContext = 14;
 constexpr int kLongestTableContext = 8;
 
@@ -45,6 +46,13 @@ struct LookupTree {
   std::vector<double> confidence;        // estimated probability given the parent
 };
 
+// The target's noise at the positions of a draft: what it will add to its scores there is known beforehand.
+struct LookupNoise {
+  uint64_t seed = 0;
+  int64_t position = 0;      // of the token after the context
+  double temperature = 0.0;  // 0: the choice is without noise
+};
+
 struct LookupLimits {
   int64_t depth = 1, nodes = 1;
   int64_t vocabulary = 0;  // ids from here on are not proposed
@@ -54,13 +62,17 @@ struct LookupLimits {
 
 class LookupIndex {
  public:
-  LookupIndex(std::vector<double> weights, const LookupTable* table, int64_t remembered)
-      : weights_(std::move(weights)), table_(table), remembered_(remembered) {}
+  LookupIndex(std::vector<double> weights, std::vector<double> noise_weights, const LookupTable* table,
+              int64_t remembered)
+      : weights_(std::move(weights)),
+        noise_weights_(std::move(noise_weights)),
+        table_(table),
+        remembered_(remembered) {}
   int64_t size() const { return size_; }
   void extend(const int32_t* tokens, size_t count);
   // previous: -1 at the start of the text.
   void learn(int64_t previous, int32_t token, const int32_t* ids, const double* shares, size_t count);
-  LookupTree propose(const int32_t* context, size_t count, const LookupLimits& limits) const;
+  LookupTree propose(const int32_t* context, size_t count, const LookupLimits& limits, const LookupNoise& noise) const;
 
  private:
   struct Child {
@@ -80,15 +92,17 @@ class LookupIndex {
   };
   struct Candidate {
     int32_t token;
-    double score;
+    double score, probability;
   };
 
   void count(int32_t token);
   int32_t text(uint64_t key) const;
   const Favourites* favourites(uint64_t key) const;
   void candidates(const Context& context, int64_t vocabulary, std::vector<Candidate>& found) const;
+  // Sets the candidates' probabilities; with noise, as it stands at this position.
+  void judge(std::vector<Candidate>& found, const LookupNoise& noise, int64_t position) const;
 
-  std::vector<double> weights_;
+  std::vector<double> weights_, noise_weights_;
   const LookupTable* table_;
   int64_t remembered_;
   int64_t size_ = 0;

@@ -10,9 +10,10 @@ from pilotfish.drafters import lookup_weights as at
 from pilotfish.drafters.backoff import BackoffTable
 from pilotfish.drafters.base import DraftJob, Observation, Successors
 from pilotfish.drafters.lookup import LookupDrafter
-from pilotfish.drafters.lookup_index import CHILDREN, PythonLookupIndex, index_factory, native_table
+from pilotfish.drafters.lookup_index import CHILDREN, PositionNoise, PythonLookupIndex, index_factory, native_table
 from pilotfish.errors import ExecutorUnavailableError
 from pilotfish.models.native_executor import native_module
+from pilotfish.sampling.noise import gumbel
 from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.sampler import Sampler
 from pilotfish.terms import EMPTY_DRAFT
@@ -37,6 +38,13 @@ def logit(share):
     return math.log(share / (1 - share))
 
 
+NOISE_WEIGHTS = (1.25, 0.7, -2.0, 1.5, 0.5)
+
+
+def new_index(values, table=None, remembered=50):
+    return PythonLookupIndex(values, NOISE_WEIGHTS, table, remembered)
+
+
 def probability(score):
     return pytest.approx(1 / (1 + math.exp(-score)))
 
@@ -46,7 +54,7 @@ def scores(index, context):
 
 
 def test_text_says_what_followed_its_contexts_and_how_often():
-    index = PythonLookupIndex(weights(BIAS_2=0.5, LISTED_2=1.0, LISTED_0=2.0, LISTED_1=3.0, SHARE_0=1.0, ESCAPE_1=-1.0))
+    index = new_index(weights(BIAS_2=0.5, LISTED_2=1.0, LISTED_0=2.0, LISTED_1=3.0, SHARE_0=1.0, ESCAPE_1=-1.0))
     index.extend([1, 2, 3, 2, 4, 2, 4])
     # After 1 2 came 3 once; after 2 came 4 twice and 3 once.
     found = scores(index, [1, 2])
@@ -59,7 +67,7 @@ def test_favourites_of_two_tokens_of_one_and_of_a_table_add_up():
     places = {"PAIR": 1.0, "PAIR_1": 1.0, "PAIR_2": -2.0, "SINGLE": 0.5, "SINGLE_2": -0.25}
     one, two = 3 * 1, 3 * (at.SEEN_CLASSES + 1)
     places |= {f"TABLE_{one}": 4.0, f"TABLE_{one + 2}": -4.0, f"TABLE_{two}": 8.0, f"TABLE_{two + 1}": 1.0}
-    index = PythonLookupIndex(weights(**places), known)
+    index = new_index(weights(**places), known)
     index.learn(6, 7, [3], [0.75])
     index.learn(2, 7, [9], [0.75])
     assert scores(index, [6, 7]) == {
@@ -71,7 +79,7 @@ def test_favourites_of_two_tokens_of_one_and_of_a_table_add_up():
 
 
 def test_what_has_not_come_for_longest_makes_room():
-    index = PythonLookupIndex(weights())
+    index = new_index(weights())
     for token in range(10, 10 + CHILDREN + 1):
         index.extend([1, token])
     index.extend([1, 11, 1, 40])
@@ -82,7 +90,7 @@ def test_what_has_not_come_for_longest_makes_room():
 
 
 def test_oldest_favourites_are_forgotten():
-    index = PythonLookupIndex(weights(), None, 4)
+    index = new_index(weights(), None, 4)
     for token in range(10):
         index.learn(-1, token, [1], [0.5])
     assert not index.candidates([0], VOCABULARY)
@@ -94,8 +102,8 @@ def indexes(table, remembered=50):
     random_weights = np.random.default_rng(1).normal(0.0, 1.0, at.COUNT).tolist()
     shared = None if table is None else native_table(table)
     return (
-        PythonLookupIndex(random_weights, table, remembered),
-        native_module().LookupIndex(random_weights, shared, remembered),
+        new_index(random_weights, table, remembered),
+        native_module().LookupIndex(random_weights, NOISE_WEIGHTS, shared, remembered),
     )
 
 
@@ -122,8 +130,9 @@ def test_native_index_is_the_python_one(seed, branching):
             index.extend(fresh)
             index.learn(previous, token, ids, shares)
         asked = (text[-10:], generator.randrange(1, 7), generator.randrange(1, 14), size - 1, 0.02, branching)
-        tokens, parents, confidence = slow.propose(*asked)
-        assert fast.propose(*asked) == (tokens, parents, pytest.approx(confidence))
+        noise = generator.choice([None, PositionNoise(generator.getrandbits(64), len(text), generator.random() * 2.5)])
+        tokens, parents, confidence = slow.propose(*asked, noise)
+        assert fast.propose(*asked, noise) == (tokens, parents, pytest.approx(confidence))
         assert len(slow) == len(fast) == len(text)
         assert all(token < size - 1 for token in tokens)
         grown = max(grown, len(tokens))
@@ -143,7 +152,9 @@ def test_lengths_of_contexts_are_told_apart():
 def test_native_parts_refuse_what_does_not_fit():
     native = native_module()
     with pytest.raises(ValueError, match="weights"):
-        native.LookupIndex([0.0], None, 10)
+        native.LookupIndex([0.0], NOISE_WEIGHTS, None, 10)
+    with pytest.raises(ValueError, match="weights"):
+        native.LookupIndex(weights(), [0.0], None, 10)
     entries = table({(7,): [(3, 0.5)]}).orders[1]
     broken = native.LookupTable()
     with pytest.raises(ValueError, match="do not fit"):
@@ -153,7 +164,7 @@ def test_native_parts_refuse_what_does_not_fit():
 
 
 def test_tree_has_the_likeliest_paths_first_and_ends_where_they_are_unlikely():
-    index = PythonLookupIndex(weights(SINGLE_1=1.0, SINGLE_2=-9.0))
+    index = new_index(weights(SINGLE_1=1.0, SINGLE_2=-9.0))
     index.learn(-1, 1, [2, 3], [0.6, 0.4])
     index.learn(-1, 2, [4, 5], [0.5, 0.5])
     index.learn(-1, 3, [6, 7], [0.9, 0.1])
@@ -164,6 +175,59 @@ def test_tree_has_the_likeliest_paths_first_and_ends_where_they_are_unlikely():
     assert index.propose([1], 2, 9, VOCABULARY, 0.37, True)[0] == [2, 3]
     assert index.propose([1], 1, 9, VOCABULARY, 0.0, True)[0] == [2, 3]
     assert index.propose([1], 3, 9, VOCABULARY, 0.0, False)[:2] == ([2, 4], [-1, 0])
+
+
+def test_noise_of_the_position_decides_between_equals_at_every_depth():
+    index = new_index(weights(SINGLE_1=1.0, SINGLE_2=-9.0))
+    for token in range(10, 60):
+        index.learn(-1, token, [token + 10, token + 20], [0.5, 0.5])
+    for seed in range(20):
+        tokens, _, confidence = index.propose([10], 3, 3, 100, 0.0, False, PositionNoise(seed, 77, 1.0))
+        context = 10
+        for depth, token in enumerate(tokens):
+            drawn = gumbel(seed, 77 + depth, 100)
+            assert token == max((context + 10, context + 20), key=drawn.__getitem__)
+            context = token
+        assert len(tokens) == 3
+        assert all(0 < each < 1 for each in confidence)
+
+
+def test_the_more_noise_counts_the_higher_the_temperature():
+    index = new_index(weights(SINGLE_1=1.0, SINGLE_2=-9.0))
+    index.learn(-1, 1, [2, 3], [0.8, 0.2])
+
+    def turned(temperature):
+        noises = (PositionNoise(seed, 5, temperature) for seed in range(300))
+        return sum(index.propose([1], 1, 1, 9, 0.0, True, noise)[0] == [3] for noise in noises) / 300
+
+    assert turned(0.01) == 0
+    assert 0 < turned(0.7) < turned(1.5) < 0.5
+
+
+def test_drafter_reads_the_noise_under_match_alone():
+    drafter = LookupDrafter()
+    observed(drafter, Successors(0, 1, (2, 3), (0.5, 0.5)))
+
+    def drafts(temperature, coupled):
+        samplers = (Sampler(SamplingParams(seed=seed, temperature=temperature), 64) for seed in range(20))
+        return {propose(drafter, [0, 1], 1, sampler, coupled=coupled).tokens for sampler in samplers}
+
+    assert len(drafts(1.0, coupled=True)) == 2
+    assert len(drafts(1.0, coupled=False)) == len(drafts(0.0, coupled=True)) == 1
+
+
+def test_with_noise_more_of_a_sampling_target_is_foretold():
+    """A target that samples from its favourites' law: the drafter that knows the noise agrees more often."""
+    law = np.array([0.4, 0.3, 0.2, 0.1])
+    index = new_index(weights(SINGLE_1=1.0, SINGLE_2=-9.0))
+    index.learn(-1, 1, [2, 3, 4, 5], law.tolist())
+    blind = known = 0
+    for seed in range(400):
+        choice = 2 + int(np.argmax(np.log(law) + gumbel(seed, 9, 6)[2:]))
+        blind += index.propose([1], 1, 1, 9, 0.0, True)[0] == [choice]
+        known += index.propose([1], 1, 1, 9, 0.0, True, PositionNoise(seed, 9, 1.0))[0] == [choice]
+    assert blind < 190, "four of ten, but for chance"
+    assert known > 340
 
 
 def observed(drafter, *rows):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pilotfish.drafters.backoff import BackoffTable
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
-from pilotfish.drafters.lookup_index import CONTEXT, LookupIndex, index_factory
+from pilotfish.drafters.lookup_index import CONTEXT, LookupIndex, PositionNoise, index_factory
 from pilotfish.terms import EMPTY_DRAFT, Draft
 
 FAVOURITES = 8
@@ -22,8 +22,9 @@ class LookupDrafter(Drafter):
     """Drafts the likeliest continuations: a tree, but a chain for a ratio rule unless more nodes are asked for.
 
     Whatever it knows is a function of the request's committed tokens and of rounds that are over (and of the table,
-    which never changes), so a draft is a point mass given the past and every rule takes it. Requests share nothing but
-    the table: what one user is answered cannot show in how fast another is.
+    which never changes), so a draft is a point mass given the past and every rule takes it. Under `match` the request's
+    noise at the coming positions speaks as well: of two tokens about equally likely the target will choose the one with
+    more of it. Requests share nothing but the table: what one user is answered cannot show in how fast another is.
 
     Confidence is the estimated probability of being accepted.
 
@@ -56,8 +57,11 @@ class LookupDrafter(Drafter):
         # `match` takes branches whatever they are: its verdict is the target's own choice. Of the other rules only one
         # does, and more nodes than a chain has are not asked for under another.
         branching = job.coupled or self.nodes_per_depth > 1
+        noise = None
+        if job.coupled and not job.sampler.params.greedy:
+            noise = PositionNoise(job.sampler.seed, len(job.tokens), job.sampler.params.temperature)
         tokens, parents, confidence = index.propose(
-            job.tokens[-CONTEXT:], job.draft_len, nodes, job.sampler.vocab_size, LEAST, branching
+            job.tokens[-CONTEXT:], job.draft_len, nodes, job.sampler.vocab_size, LEAST, branching, noise
         )
         return Draft(tuple(tokens), tuple(parents), None, tuple(confidence)) if tokens else EMPTY_DRAFT
 

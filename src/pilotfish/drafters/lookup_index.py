@@ -10,12 +10,15 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+
+import numpy as np
 
 from pilotfish.drafters import lookup_weights as at
 from pilotfish.drafters.backoff import BackoffTable
 from pilotfish.errors import ExecutorUnavailableError
 from pilotfish.models.native_executor import native_module
+from pilotfish.sampling.noise import gumbel_at
 
 CONTEXT = max(at.TEXT_LENGTHS)
 """Of the latest tokens, as many as are looked at."""
@@ -26,6 +29,25 @@ REMEMBERED = 32_768
 
 Proposal: TypeAlias = tuple[list[int], list[int], list[float]]
 """Tokens, parents (-1: the context), estimated probability of each given its parent."""
+
+HOTTEST = 2.0
+"""Temperatures above are taken as this one."""
+LEAST_UNNAMED = 0.03
+"""Of the probability, left for what nothing named."""
+
+
+class PositionNoise(NamedTuple):
+    """What the target will add to its scores is known before it has any: a function of seed, position and token.
+
+    Attributes:
+        seed: the request's.
+        position: of the token after the context.
+        temperature: the request's, above 0.
+    """
+
+    seed: int
+    position: int
+    temperature: float
 
 
 @runtime_checkable
@@ -42,7 +64,14 @@ class LookupIndex(Protocol):
         """The target's favourites after `token`, which stood after `previous` (-1: at the start of the text)."""
 
     def propose(
-        self, context: Sequence[int], depth: int, nodes: int, vocabulary: int, least: float, branching: bool
+        self,
+        context: Sequence[int],
+        depth: int,
+        nodes: int,
+        vocabulary: int,
+        least: float,
+        branching: bool,
+        noise: PositionNoise | None = None,
     ) -> Proposal:
         """The likeliest continuations of `context`, the likeliest path first.
 
@@ -53,18 +82,20 @@ class LookupIndex(Protocol):
             vocabulary: ids from here on are not proposed.
             least: estimated survival below which a path ends.
             branching: a tree, instead of the chain of each likeliest token.
+            noise: of the target, where the rule is `match`: it decides among what is about equally likely.
         """
 
 
 def index_factory(table: BackoffTable | None) -> Callable[[], LookupIndex]:
     """Makes empty indexes over one table, native where the extension works."""
     weights = at.WITHOUT_TABLE if table is None else at.WITH_TABLE
+    noise_weights = at.NOISE_WITHOUT_TABLE if table is None else at.NOISE_WITH_TABLE
     try:
         native = native_module()
     except ExecutorUnavailableError:
-        return lambda: PythonLookupIndex(weights, table)
+        return lambda: PythonLookupIndex(weights, noise_weights, table)
     shared = None if table is None else native_table(table)
-    return lambda: cast(LookupIndex, native.LookupIndex(weights, shared, REMEMBERED))
+    return lambda: cast(LookupIndex, native.LookupIndex(weights, noise_weights, shared, REMEMBERED))
 
 
 def native_table(table: BackoffTable) -> Any:
@@ -80,19 +111,29 @@ def _logit(share: float) -> float:
     return math.log(clamped / (1.0 - clamped))
 
 
+def _sigmoid(score: float) -> float:
+    return 1.0 / (1.0 + math.exp(-score))
+
+
 class PythonLookupIndex:
     """The reference index.
 
     Args:
         weights: `lookup_weights.COUNT` of them.
+        noise_weights: `lookup_weights.NOISE_COUNT` of them.
         table: looked up as well.
         remembered: see `REMEMBERED`.
     """
 
     def __init__(
-        self, weights: Sequence[float], table: BackoffTable | None = None, remembered: int = REMEMBERED
+        self,
+        weights: Sequence[float],
+        noise_weights: Sequence[float],
+        table: BackoffTable | None = None,
+        remembered: int = REMEMBERED,
     ) -> None:
         self._weights = weights
+        self._noise_weights = noise_weights
         self._table = table
         self._remembered = remembered
         self._size = 0
@@ -179,8 +220,33 @@ class PythonLookupIndex:
                 sources.append((logits, at.TABLE + 3 * rank))
         return sources
 
+    def probabilities(
+        self, context: Sequence[int], vocabulary: int, noise: PositionNoise | None = None
+    ) -> dict[int, float]:
+        """Of what any store names, how likely the target is to choose it next."""
+        shares = {token: _sigmoid(score) for token, score in self.candidates(context, vocabulary).items()}
+        if noise is None or not shares:
+            return shares
+        w = self._noise_weights
+        temperature = min(noise.temperature, HOTTEST)
+        unnamed = math.log(max(1.0 - sum(shares.values()), LEAST_UNNAMED))
+        known = gumbel_at(noise.seed, [noise.position], np.array([list(shares)], dtype=np.int64))[0].tolist()
+        chances = {
+            token: math.exp(w[0] * (math.log(share) + w[1] * temperature * added))
+            for (token, share), added in zip(shares.items(), known, strict=True)
+        }
+        total = math.exp(w[2] + w[3] * temperature + w[4] * unnamed) + sum(chances.values())
+        return {token: chance / total for token, chance in chances.items()}
+
     def propose(
-        self, context: Sequence[int], depth: int, nodes: int, vocabulary: int, least: float, branching: bool
+        self,
+        context: Sequence[int],
+        depth: int,
+        nodes: int,
+        vocabulary: int,
+        least: float,
+        branching: bool,
+        noise: PositionNoise | None = None,
     ) -> Proposal:
         tokens: list[int] = []
         parents: list[int] = []
@@ -191,12 +257,12 @@ class PythonLookupIndex:
         def expand(path: list[int], survival: float, parent: int, level: int) -> None:
             if level > depth:
                 return
-            scores = self.candidates(path, vocabulary)
-            if not branching and scores:
-                best = max(scores, key=scores.__getitem__)
-                scores = {best: scores[best]}
-            for token, score in scores.items():
-                probability = 1.0 / (1.0 + math.exp(-score))
+            here = None if noise is None else noise._replace(position=noise.position + level - 1)
+            found = self.probabilities(path, vocabulary, here)
+            if not branching and found:
+                best = max(found, key=found.__getitem__)
+                found = {best: found[best]}
+            for token, probability in found.items():
                 if survival * probability >= least:
                     arrival = next(arrivals)
                     entry = (-survival * probability, arrival, probability, token, parent, path, level)

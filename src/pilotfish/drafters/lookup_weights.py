@@ -34,6 +34,7 @@ PAIR = ESCAPE + TEXT_ORDERS
 SINGLE = PAIR + 3
 TABLE = SINGLE + 3
 COUNT = TABLE + 3 * TABLE_ORDERS * SEEN_CLASSES
+NOISE_COUNT = 5
 
 WITHOUT_TABLE: tuple[float, ...] = (
     0.000, -2.605, -2.165, -1.568, -1.322, -1.148, -1.181, -0.875, 0.900, 1.453, 1.366,
@@ -59,3 +60,10 @@ WITH_TABLE: tuple[float, ...] = (
     0.114, -0.320, 0.532, 0.160, -0.309, 0.981, 0.422, -0.187, 1.230, 0.366, -0.508,
     -0.177, 0.223, -0.314,
 )  # fmt: skip
+
+# Above temperature 0, where the target's noise g at a position is known beforehand. It chooses the highest
+# log(probability) + temperature * g; our estimate q of the probability is less sure, so the candidate's chance is in
+# proportion to exp(w0 * (log(q) + w1 * temperature * g)), and that of a token that nothing named, of probability r, to
+# exp(w2 + w3 * temperature + w4 * log(r)). Fitted at temperatures 0.3 to 1.3 together.
+NOISE_WITHOUT_TABLE = (1.054, 0.621, -1.329, 1.887, 0.711)
+NOISE_WITH_TABLE = (1.248, 0.672, -4.254, 3.803, 0.557)

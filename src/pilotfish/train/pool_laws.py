@@ -47,8 +47,13 @@ class TopOfLaws:
         probs = np.zeros((len(hidden), self._count), dtype=np.float32)
         for start in range(0, len(hidden), CHUNK):
             rows = slice(start, start + CHUNK)
-            logits = F.linear(cast(Tensor, self._norm(hidden[rows].to(torch.float32))), self._head)
+            logits = self.logits(hidden[rows])
             best = logits.topk(self._count)
             ids[rows] = best.indices.numpy()
             probs[rows] = (best.values - logits.logsumexp(-1, keepdim=True)).exp().numpy()
         return ids, probs
+
+    @torch.no_grad()
+    def logits(self, hidden: Float[Tensor, "row hidden"]) -> Float[Tensor, "row vocab"]:
+        """All of them, of few rows at a time."""
+        return F.linear(cast(Tensor, self._norm(hidden.to(torch.float32))), self._head)
