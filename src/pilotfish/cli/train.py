@@ -143,6 +143,22 @@ def data(
     _report(manifest, output, answer_tokens, as_json)
 
 
+@train.command()
+def join(
+    output: Annotated[Path, typer.Argument(help="Directory to make.")],
+    sources: Annotated[list[Path], typer.Argument(metavar="DATA...", help="Directories of data sets; they stay.")],
+) -> None:
+    """Make one data set of several of one target: of several machines, or your domain's beside general text."""
+    from pilotfish.bench.provenance import provenance
+    from pilotfish.train.join import join_data
+
+    totals = join_data(output, sources, provenance(0)).totals
+    print(
+        f"{output}: {totals.answer_tokens:,} answer tokens in {totals.conversations:,} conversations with "
+        f"{totals.new_prompts:,} distinct prompts"
+    )
+
+
 def _temperatures(text: str) -> tuple[tuple[float, float], ...]:
     try:
         pairs = [part.split(":") for part in text.split(",")]

@@ -21,7 +21,7 @@ other without padding:
 | `tokens` | int32 `[token]` | token ids as the target reads them: template, user turns, answers with their end |
 | `loss_mask` | bool `[token]` | true exactly at the tokens the target chose as answers, its end-of-sequence included |
 | `starts` | int64 `[conversation + 1]` | where each conversation begins in `tokens`; the last entry is their length |
-| `number` | int64 `[conversation]` | the conversation's number in the whole data set, increasing |
+| `number` | int64 `[conversation]` | the conversation's number in the data set it was made in, increasing |
 | `prompt_hash` | int64 `[conversation]` | first 8 bytes of the sha256 of the opening prompt; decides the split |
 | `temperature` | float32 `[conversation]` | at which its answers were chosen |
 | `turns` | int32 `[conversation]` | answers in it |
@@ -65,7 +65,7 @@ class Conversation:
     """One conversation with what the target thought in it.
 
     Attributes:
-        number: in the whole data set.
+        number: in the data set it was made in.
         tokens: ids, as the target read them.
         loss_mask: true at the target's own tokens.
         temperature: at which they were chosen.

@@ -17,6 +17,8 @@ from pilotfish.train.settings import DataSettings
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+JOINED = "joined"
+"""In the origin of a set that `join.py` made of others: where its parts came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Manifest:
     """A data set's manifest.
 
     Attributes:
+        settings: in a joined set those of its first part; the parts' own are in the origin.
         origin: command, commit, versions, hardware and date of its beginning.
     """
 
@@ -152,6 +155,11 @@ class Manifest:
         Raises:
             DataSetError: names the first thing that differs.
         """
+        if JOINED in self.origin:
+            names = ", ".join(part["directory"] for part in self.origin[JOINED])
+            raise DataSetError(
+                f"{directory} is joined of others and does not grow by itself: add to one of {names}, and join again"
+            )
         for name in ("fingerprint", "weights", "exact"):
             theirs, ours = getattr(self.model, name), getattr(model, name)
             if theirs != ours:
