@@ -155,7 +155,7 @@ def main() -> None:
     options = parser.parse_args()
     files = resolve(options.model)
     data = DataSet(options.data, fingerprint=files.fingerprint)
-    laws = TopOfLaws(files.config, files.weights, 8)
+    laws = TopOfLaws(files.config, files.weights, 8, data.manifest.model.weights)
     last = files.config.num_layers
     places = data.places("train")[: options.conversations]
     texts = []

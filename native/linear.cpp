@@ -21,17 +21,22 @@ std::vector<Column> in_order(int64_t count) {
 
 PackedLinear::PackedLinear(const FloatSource& weights, int64_t outputs, int64_t inputs, FloatStorage storage)
     : inputs_(inputs) {
-  // Other storages want sums or rounding of their inputs, which this class does not do.
-  if (storage != FloatStorage::kFloat32 && storage != FloatStorage::kBFloat16)
-    fail<TensorFault>("storage is int8 or bfloat16-compute; expected float32 or bfloat16");
+  // It wants sums of its inputs, which this class does not do.
+  if (storage == FloatStorage::kInt8)
+    fail<TensorFault>("storage is int8; expected float32, bfloat16 or bfloat16-compute");
   matrix_ = pack_floats({weights}, inputs, in_order(outputs), storage);
 }
 
 void PackedLinear::multiply(const float* x, int64_t rows, float* out, int threads) const {
   const int64_t stride = round_up(inputs_, 32);
   std::vector<float> padded(static_cast<size_t>(rows * stride), 0.0f);
-  for (int64_t row = 0; row < rows; ++row)
-    std::memcpy(padded.data() + row * stride, x + row * inputs_, static_cast<size_t>(inputs_) * sizeof(float));
+  for (int64_t row = 0; row < rows; ++row) {
+    float* own = padded.data() + row * stride;
+    std::memcpy(own, x + row * inputs_, static_cast<size_t>(inputs_) * sizeof(float));
+    // In place; an odd width has a zero after it, which completes the last pair.
+    if (matrix_.rounds_inputs())
+      kernels().round_bfloat16(own, round_up(inputs_, 2), reinterpret_cast<uint16_t*>(own));
+  }
   std::vector<float> scratch(static_cast<size_t>(threads * rows * kTileColumns));
   run_team(threads, [&](Worker& worker) {
     worker.share(matrix_.tiles, [&](int64_t tile, int64_t next) {

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from pilotfish.errors import CorruptModelError, RowsError, UnsupportedModelError
+from pilotfish.errors import CorruptModelError, ExecutorUnavailableError, RowsError, UnsupportedModelError
 from pilotfish.models.native_executor import native_module
-from pilotfish.models.native_linear import NativeLinear, use_native_linears
+from pilotfish.models.native_linear import NativeLinear, native_linear, use_native_linears
 from tests.models.memory_weights import randomised
 
 
@@ -28,6 +28,30 @@ def test_result_is_pytorchs(inputs, outputs, bias, half):
         assert torch.equal(native(x[row : row + 1])[0], got[row])
     assert native(x[:0]).shape == (0, outputs)
     assert torch.equal(native(x.t().contiguous().t()), got), "any strides"
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (7, 33), (40, 100), (576, 257)])
+def test_a_given_storage_may_round_weights_and_inputs(inputs, outputs):
+    linear = randomised(nn.Linear(inputs, outputs), seed=0)
+    x = torch.randn(5, inputs, generator=torch.Generator().manual_seed(0))
+    native = native_linear(linear, "bfloat16-compute")
+    assert native is not None
+    assert native.storage == "bfloat16-compute"
+    with torch.no_grad():
+        rounded = linear.weight.bfloat16().double()
+        expected = nn.functional.linear(x.bfloat16().double(), rounded, linear.bias.double())
+        assert torch.allclose(native(x).double(), expected, atol=1e-5 * inputs)
+        for row in range(5):
+            assert torch.equal(native(x[row : row + 1])[0], native(x)[row])
+    assert native_linear(linear, "int8") is native_linear(linear, None) is None
+
+
+def test_without_the_extension_there_is_no_native_layer(monkeypatch):
+    def missing():
+        raise ExecutorUnavailableError("not built")
+
+    monkeypatch.setattr("pilotfish.models.native_linear.native_module", missing)
+    assert native_linear(nn.Linear(2, 2), "float32") is None
 
 
 def test_all_linears_of_a_module_are_exchanged():

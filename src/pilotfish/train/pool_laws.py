@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from pilotfish.models.config import DecoderConfig
 from pilotfish.models.decoder import RMSNorm
 from pilotfish.models.layout import head_rows
+from pilotfish.models.native_linear import native_linear
 from pilotfish.models.weights import Weights
 
 CHUNK = 256
@@ -28,12 +28,16 @@ class TopOfLaws:
         target: the decoder.
         weights: its tensors.
         count: tokens kept per row.
+        storage: of the LM head on the native executor, as the data was made; where that cannot be, PyTorch computes in
+            float32.
     """
 
-    def __init__(self, target: DecoderConfig, weights: Weights, count: int) -> None:
+    def __init__(self, target: DecoderConfig, weights: Weights, count: int, storage: str | None = None) -> None:
         self._norm = RMSNorm(target.hidden_size, target).requires_grad_(False)
         self._norm.weight.data = weights.read("model.norm.weight").to(torch.float32)
-        self._head = head_rows(target, weights, torch.arange(target.vocab_size))
+        head = nn.Linear(target.hidden_size, target.vocab_size, bias=False).requires_grad_(False)
+        head.weight.data = head_rows(target, weights, torch.arange(target.vocab_size))
+        self._head = native_linear(head, storage) or head
         self._count = min(count, target.vocab_size)
 
     @torch.no_grad()
@@ -56,4 +60,4 @@ class TopOfLaws:
     @torch.no_grad()
     def logits(self, hidden: Float[Tensor, "row hidden"]) -> Float[Tensor, "row vocab"]:
         """All of them, of few rows at a time."""
-        return F.linear(cast(Tensor, self._norm(hidden.to(torch.float32))), self._head)
+        return cast(Tensor, self._head(self._norm(hidden.to(torch.float32))))

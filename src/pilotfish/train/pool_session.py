@@ -57,7 +57,9 @@ def make_pool(
     data = DataSet(directory, fingerprint=files.fingerprint)
     # What the target thought is in the data where the states after its last layer are; else its choices are counted.
     last = files.config.num_layers
-    laws = TopOfLaws(files.config, files.weights, LAW_TOKENS) if last in data.manifest.boundaries else None
+    laws = None
+    if last in data.manifest.boundaries:
+        laws = TopOfLaws(files.config, files.weights, LAW_TOKENS, data.manifest.model.weights)
     texts = _texts(data, "train", laws, last)
     table = build_table(texts, orders=orders, max_bytes=max_bytes, min_count=min_count)
     held_out = _texts(data, "held_out")[:MOST_HELD_OUT]
