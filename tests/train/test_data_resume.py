@@ -138,6 +138,13 @@ def test_disk_too_small_is_refused_before_anything_is_made(model, tmp_path, monk
     make(model, tmp_path / "d", goal=30)
 
 
+def test_few_prompts_need_little_disk_whatever_the_goal(model, tmp_path):
+    prompts = [("the shark",), ("a whale swims",)]
+    own = settings(invent=False, prompts=prompts_checksum(prompts))
+    made = make_data(model, own, tmp_path / "d", 1 << 40, weights="float32", prompts=prompts)
+    assert made.totals.conversations == 2
+
+
 def test_set_of_other_settings_or_another_model_is_refused_by_name(model, tmp_path):
     make(model, tmp_path / "d", goal=30)
     before = files(tmp_path / "d")

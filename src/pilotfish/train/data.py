@@ -175,7 +175,11 @@ class _Run:
             opening = sum(self._prompt_tokens) / len(self._prompt_tokens) if self._prompt_tokens else invented
             rows = 1 + opening / (own.max_answer_tokens * _ANSWER_FILL)
         per_row = _TOKEN_BYTES + 2 * self._manifest.model.hidden_size * len(own.boundaries)
-        size = max(self._goal - totals.answer_tokens, 0) * rows * per_row
+        goal = self._goal
+        if not own.invent:  # prompts may be used up long before the goal
+            turns = sum(max(own.max_turns, len(prompt)) for prompt in self._prompts)
+            goal = min(goal, turns * own.passes * own.max_answer_tokens)
+        size = max(goal - totals.answer_tokens, 0) * rows * per_row
         advice = "choose fewer --boundaries, --hidden recompute, fewer --answer-tokens or another disk"
         require_room(self._directory, size, advice)
 
