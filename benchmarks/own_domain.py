@@ -140,7 +140,7 @@ def _table(given: argparse.Namespace, data: Path, name: str) -> str:
     if not path.exists():
         started = time.monotonic()
         result = make_pool(
-            given.model, data, path, orders=(1, 2, 3, 4), max_bytes=8_000_000, min_count=1, depths=given.nodes,
+            given.model, data, path, orders=(1, 2, 3, 4), max_bytes=8_000_000, min_count=1, sizes=given.nodes,
             origin=provenance(SEED),
         )  # fmt: skip
         print(f"{name}: {result['file_bytes'] / 1e6:.1f} MB in {time.monotonic() - started:.0f} s", flush=True)

@@ -101,7 +101,7 @@ def test_tokens_per_round_are_those_of_rounds():
 
 def test_pool_from_a_data_set_speeds_up_its_target_and_changes_nothing(world, tmp_path):
     result = make_pool(
-        str(world.target), world.data, tmp_path / "pool", orders=(1, 2), max_bytes=50_000, min_count=1, depths=3,
+        str(world.target), world.data, tmp_path / "pool", orders=(1, 2), max_bytes=50_000, min_count=1, sizes=3,
         origin={"command": "test"},
     )  # fmt: skip
     assert result["file_bytes"] < 60_000
@@ -126,12 +126,12 @@ def test_refusals_name_what_is_wrong(world, tmp_path):
         build_table([text([1, 2])], orders=(1,), max_bytes=3)
     other = planted_target(tmp_path / "other", seed=1)
     (other / "config.json").write_text((other / "config.json").read_text().replace("1e-06", "2e-06"))
-    options = {"orders": (1,), "max_bytes": 1000, "min_count": 1, "depths": 1, "origin": {}}
+    options = {"orders": (1,), "max_bytes": 1000, "min_count": 1, "sizes": 1, "origin": {}}
     with pytest.raises(DataSetError, match="its own target's text"):
         make_pool(str(other), world.data, tmp_path / "pool", **options)
     unheld = write_data(tmp_path / "data", world.target, world.texts[:8], held_out_share=0.0)
     with pytest.raises(DataSetError, match="no held-out conversation"):
         make_pool(str(world.target), unheld, tmp_path / "pool", **options)
-    with pytest.raises(InvalidInputError, match="depths=0"):
-        make_pool(str(world.target), world.data, tmp_path / "pool", **{**options, "depths": 0})
+    with pytest.raises(InvalidInputError, match="sizes=0"):
+        make_pool(str(world.target), world.data, tmp_path / "pool", **{**options, "sizes": 0})
     assert not (tmp_path / "pool").exists()

@@ -118,7 +118,7 @@ def pool(
     orders: Annotated[str, typer.Option("--orders", help="Context lengths, with commas.")] = "1,2,3,4",
     max_bytes: Annotated[int, typer.Option("--max-bytes", help="Size of the file at most, about.")] = 8_000_000,
     min_count: Annotated[int, typer.Option("--min-count", help="Contexts seen less often are left out.")] = 1,
-    depths: Annotated[int, typer.Option("--depths", help="Draft sizes to report on held-out text.")] = 8,
+    sizes: Annotated[int, typer.Option("--sizes", help="Largest draft to report on held-out text, in nodes.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Make a table of what the target says after each few tokens. For `method: lookup`; needs no training."""
@@ -132,7 +132,7 @@ def pool(
         orders=_numbers("--orders", orders),
         max_bytes=max_bytes,
         min_count=min_count,
-        depths=depths,
+        sizes=sizes,
         origin=provenance(0),
     )
     if as_json:
@@ -141,7 +141,7 @@ def pool(
     rounds = " ".join(f"{value:.3f}" for value in result["tokens_per_round"])
     print(
         f"{output}: {sum(result['entries'].values()):,} entries, {result['file_bytes'] / 1e6:.1f} MB; tokens per round "
-        f"on held-out text with drafts of 1 to {depths} tokens: {rounds}"
+        f"on held-out text with trees of 1 to {sizes} tokens: {rounds}"
     )
 
 

@@ -31,7 +31,7 @@ def make_pool(
     orders: Sequence[int],
     max_bytes: int,
     min_count: int,
-    depths: int,
+    sizes: int,
     origin: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Builds, writes and measures a table.
@@ -41,7 +41,7 @@ def make_pool(
         directory: of its data set.
         output: directory to write.
         orders, max_bytes, min_count: see `build_table`.
-        depths: draft sizes to measure, in nodes.
+        sizes: draft sizes to measure, in nodes.
         origin: command, commit, versions and hardware, for the record.
 
     Returns:
@@ -51,8 +51,8 @@ def make_pool(
         DataSetError: the data is another model's, damaged or empty; or the disk is full.
         InvalidInputError: an option is out of range.
     """
-    if depths < 1:
-        raise InvalidInputError(f"depths={depths}: expected at least 1 draft size to measure")
+    if sizes < 1:
+        raise InvalidInputError(f"sizes={sizes}: expected at least 1 draft size to measure")
     files = resolve(model)
     data = DataSet(directory, fingerprint=files.fingerprint)
     # What the target thought is in the data where the states after its last layer are; else its choices are counted.
@@ -66,7 +66,7 @@ def make_pool(
     if not held_out:
         raise DataSetError(f"{directory} has no held-out conversation to measure on: make more data")
     save_table(table, output, fingerprint=files.fingerprint, vocab_size=files.config.vocab_size)
-    rounds = table_tokens_per_round(table, held_out, depths)
+    rounds = table_tokens_per_round(table, held_out, sizes)
     result = {
         "entries": {str(length): len(order) for length, order in table.orders.items()},
         "counted": "laws" if laws is not None else "tokens",
