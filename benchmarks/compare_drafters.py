@@ -87,7 +87,7 @@ def main() -> None:
 def _side(path: Path, plain: LLM, fingerprint: str, prompts: Sequence[Sequence[int]]) -> Side:
     record = json.loads((path / "training.json").read_text(encoding="utf-8"))
     method = json.loads((path / "drafter.json").read_text(encoding="utf-8"))["method"]
-    facts: dict[str, Any] = {"size_mb": round((path / "model.safetensors").stat().st_size / 1e6, 1)}
+    facts: dict[str, Any] = {"size_mb": round(sum(each.stat().st_size for each in path.glob("*.safetensors")) / 1e6, 1)}
     if method == "table":
         config = {"method": "lookup", "model": str(path), "num_speculative_tokens": TREE}
         return Side(path.name, plain.with_speculation(config), facts)

@@ -41,7 +41,8 @@ def main() -> None:
     done = 0
     while True:
         process = _start(kind, given.data, killed, [*flags, "--resume"])
-        reached = len(_losses(killed)) + dice.randint(0, max(1, 2 * steps // given.kills))
+        made, left = len(_losses(killed)), given.kills - done
+        reached = made + dice.randint(0, max(0, 2 * (steps - made) // (left + 1) - 1))
         while process.poll() is None and (done == given.kills or len(_losses(killed)) < reached):
             time.sleep(0.01)
         if process.poll() is not None:

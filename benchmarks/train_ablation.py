@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--arms", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--batch-tokens", type=int, default=1024)
+    parser.add_argument("--batch-tokens", type=int, default=512)
     parser.add_argument("--draft-vocab-size", type=int, default=8192)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--weights", default="auto")

@@ -204,6 +204,11 @@ def test_the_more_noise_counts_the_higher_the_temperature():
     assert 0 < turned(0.7) < turned(1.5) < 0.5
 
 
+def test_what_a_text_takes_in_memory_is_planned_for():
+    assert LookupDrafter().bytes_per_token > 0
+    assert LookupDrafter(own_text=False).bytes_per_token == 0, "a table takes the same whatever the text"
+
+
 def test_drafter_reads_the_noise_under_match_alone():
     drafter = LookupDrafter()
     observed(drafter, Successors(0, 1, (2, 3), (0.5, 0.5)))

@@ -53,8 +53,8 @@ class TrainOptions:
     steps: int | None = None
     epochs: float = 2.0
     minutes: float | None = None
-    batch_tokens: int = 1024
-    packs_per_step: int = 2
+    batch_tokens: int = 512
+    packs_per_step: int = 1
     max_length: int = 1024
     learning_rate: float = 1e-3
     warmup_steps: int = 50
