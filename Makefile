@@ -25,8 +25,9 @@ model: $(INSTALLED)
 demo: model
 	$(BIN)/pilotfish demo
 
+# Two processes: most of the suite runs on one thread. A file stays in one of them, with what its tests share.
 test: model
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

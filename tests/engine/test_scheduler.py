@@ -6,6 +6,7 @@ Over 400 lines: the bounds, preemption under every kind of drafter and what surv
 import random
 
 import pytest
+import torch
 
 from pilotfish.drafters.eagle import EagleDrafter
 from pilotfish.engine import scheduler as scheduling
@@ -429,3 +430,25 @@ def test_draft_model_without_room_drafts_nothing_and_hurts_nobody(reference):
         assert everything(request) == reference(prompt, params)
     assert sum(request.counters.drafted_tokens for request in requests) > 0
     assert unused(draft)
+
+
+def test_the_native_executor_leaves_pytorch_one_thread_in_a_round():
+    """A second one waited for a core that the executor's threads had not given back yet: a head took twice as long."""
+    before = torch.get_num_threads()
+    seen = []
+
+    def script(tokens, draft_len):
+        seen.append(torch.get_num_threads())
+        if len(seen) == 5:
+            raise RuntimeError("a drafter fails")
+        return EMPTY_DRAFT
+
+    torch.set_num_threads(2)
+    try:
+        run(tiny_engine(paged_target(pages=40), ScriptedDrafter(script)), [[1, 2, 3]], GREEDY)
+        assert len(seen) == 5
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert TorchExecutor.torch_threads is None

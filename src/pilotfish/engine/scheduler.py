@@ -29,6 +29,7 @@ from pilotfish.engine.round import run_round
 from pilotfish.errors import CacheFullError
 from pilotfish.metrics.counters import SpeculationCounters
 from pilotfish.models.base import Executor
+from pilotfish.models.devices import torch_threads
 from pilotfish.terms import FinishReason
 from pilotfish.verify import Rule
 
@@ -249,7 +250,8 @@ class Scheduler:
 
     def _run(self, batch: list[Request]) -> None:
         try:
-            delivered = run_round(batch, self._target, self.places.drafter, self._rule)
+            with torch_threads(self._target.torch_threads):
+                delivered = run_round(batch, self._target, self.places.drafter, self._rule)
         except Exception as error:
             self._recover(batch)
             if len(batch) > 1 or batch[0] not in self._suspects:

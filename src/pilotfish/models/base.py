@@ -64,6 +64,10 @@ class Executor(ABC):
 
     config: DecoderConfig
 
+    torch_threads: int | None = None
+    """PyTorch's threads in a round, for the small operations around a pass; `None` leaves them as they are. Where an
+    executor's own threads hold the cores for a moment after each pass, further ones would wait for them."""
+
     @property
     @abstractmethod
     def exact(self) -> bool:

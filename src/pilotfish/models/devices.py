@@ -1,5 +1,8 @@
 """What PyTorch can compute on here, and the check of a device's name. Knows no model."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pilotfish.errors import InvalidInputError
 from pilotfish.models.machine import available_bytes
 
@@ -37,3 +40,19 @@ def free_memory(device: str) -> int:
         if torch.device(device).type == "cuda":
             return int(torch.cuda.mem_get_info(device)[0])
     return available_bytes()
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """PyTorch computes on so many threads in a block, and as before after it; `None` changes nothing."""
+    if count is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -104,6 +104,8 @@ class NativeExecutor(PagedExecutor):
         self.native_seconds = 0.0
         self.prefix_cache = PrefixCache(self)
 
+    torch_threads = 1
+
     @property
     def exact(self) -> bool:
         return True
