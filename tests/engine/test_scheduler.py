@@ -445,8 +445,9 @@ def test_the_native_executor_leaves_pytorch_one_thread_in_a_round():
 
     torch.set_num_threads(2)
     try:
-        run(tiny_engine(paged_target(pages=40), ScriptedDrafter(script)), [[1, 2, 3]], GREEDY)
-        assert len(seen) == 5
+        with pytest.raises(RuntimeError, match="a drafter fails"):
+            run(tiny_engine(paged_target(pages=40), ScriptedDrafter(script)), [[1, 2, 3]], GREEDY)
+        assert len(seen) >= 5
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
     finally:
