@@ -394,7 +394,9 @@ void check_lookup() {
     }
     std::vector<double> weights;
     for (int i = 0; i < kLookupWeights; ++i) weights.push_back(any(9) / 2.0 - 2.0);
-    LookupIndex index(weights, kind % 3 ? &table : nullptr, 1 + any(30));
+    std::vector<double> noise_weights;
+    for (int i = 0; i < kNoiseWeights; ++i) noise_weights.push_back(any(9) / 2.0 - 2.0);
+    LookupIndex index(weights, noise_weights, kind % 3 ? &table : nullptr, 1 + any(30));
     std::vector<int32_t> text;
     for (int turn = 0; turn < 60; ++turn) {
       const size_t before = text.size();
@@ -405,7 +407,8 @@ void check_lookup() {
       index.learn(any(6) - 1, any(5), ids.data(), shares.data(), static_cast<size_t>(any(4)));
       const size_t count = std::min(text.size(), static_cast<size_t>(any(20)));
       const LookupLimits limits{any(8) - 1, any(30) - 1, 50, any(3) * 0.01, any(2) == 1};
-      const LookupTree tree = index.propose(text.data() + text.size() - count, count, limits);
+      const LookupNoise noise{static_cast<uint64_t>(any(1 << 30)), any(1 << 30), any(4) * 0.8};
+      const LookupTree tree = index.propose(text.data() + text.size() - count, count, limits, noise);
       for (size_t node = 0; node < tree.tokens.size(); ++node)
         check(tree.tokens[node] >= 0 && tree.tokens[node] < 50 && tree.parents[node] < static_cast<int32_t>(node) &&
                   tree.confidence[node] >= limits.least,
