@@ -34,7 +34,7 @@ from pilotfish.sampling.params import SamplingParams
 from pilotfish.terms import EMPTY_DRAFT, Draft
 
 MODEL = "smollm2-135m-instruct"
-FIXED = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+FIXED = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16)
 NEAR = 0.92
 """Where the speeds of fixed lengths are this close to the best, the difference is hardly worth following."""
 GOALS = {"perfect": 0.95, "random": 0.97, "random, sure": 0.97}

@@ -17,7 +17,9 @@ def world(tmp_path_factory):
         target = planted_target(path / "target")
         conversations = texts(target, 160)
         data = write_data(path / "data", target, conversations)
-        yield SimpleNamespace(path=path, target=target, data=data, texts=conversations, files=resolve(target))
+        files = resolve(target)
+    # Outside of the block: what lives as long as the session must not leave its cache to all other tests.
+    return SimpleNamespace(path=path, target=target, data=data, texts=conversations, files=files)
 
 
 @pytest.fixture(autouse=True)
