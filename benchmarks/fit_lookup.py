@@ -29,6 +29,8 @@ from pilotfish.train.pool_laws import TopOfLaws
 
 RIDGE = 1.0
 TEMPERATURES = (0.3, 0.7, 1.0, 1.3)
+NONE = -1e4
+"""Log probability of no candidate; an infinity would leave the fit no gradient."""
 AGAIN = 40
 """Conversations in which the target chooses again: each place costs a whole row of logits and of noise."""
 
@@ -78,8 +80,11 @@ def fitted(features: np.ndarray, labels: np.ndarray, rounds: int) -> list[float]
 
 @dataclass(frozen=True)
 class Choices:
-    """What the target chose again at one temperature, `[place, candidate]`: log probabilities as estimated (-inf: there
-    is no further one), the noise, that of what nothing named, and which candidate it was, or their number."""
+    """What the target chose again at one temperature.
+
+    `[place, candidate]`: log probabilities as estimated (`NONE`: there is no further one) and the noise; `[place]`: log
+    probability of what nothing named, and which candidate it was, or their number.
+    """
 
     temperature: float
     estimates: torch.Tensor
@@ -113,7 +118,7 @@ def choices(
             before = tokens[place - 2] if place > 1 else -1
             own.learn(before, tokens[place - 1], ids[place - 1].tolist(), (row / row.sum()).tolist())
     width = max(len(estimates) for estimates, _, _ in found)
-    estimates = torch.full((len(found), width), -torch.inf, dtype=torch.float64)
+    estimates = torch.full((len(found), width), NONE, dtype=torch.float64)
     noise = torch.zeros_like(estimates)
     for row, (log_probs, drawn, _) in enumerate(found):
         estimates[row, : len(log_probs)] = torch.from_numpy(log_probs)
