@@ -16,9 +16,10 @@ from pilotfish.models.decoder import RMSNorm
 from pilotfish.models.layout import head_rows
 from pilotfish.models.native_linear import native_linear
 from pilotfish.models.weights import Weights
+from pilotfish.sampling.highest import highest_tokens
 
-CHUNK = 256
-"""Rows whose whole law is held at a time."""
+CHUNK = 64
+"""Rows whose whole law is held at a time: their logits stay in the processor's caches."""
 
 
 class TopOfLaws:
@@ -52,9 +53,9 @@ class TopOfLaws:
         for start in range(0, len(hidden), CHUNK):
             rows = slice(start, start + CHUNK)
             logits = self.logits(hidden[rows])
-            best = logits.topk(self._count)
-            ids[rows] = best.indices.numpy()
-            probs[rows] = (best.values - logits.logsumexp(-1, keepdim=True)).exp().numpy()
+            best = torch.tensor(highest_tokens(logits.numpy(), logits.shape[1], self._count).ids)
+            ids[rows] = best.numpy()
+            probs[rows] = (logits.gather(1, best) - logits.logsumexp(-1, keepdim=True)).exp().numpy()
         return ids, probs
 
     @torch.no_grad()
