@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from pilotfish.drafters.base import Drafter, DraftJob, Observation
 from pilotfish.engine.pass_time import PassTime
-from pilotfish.engine.survival import DISSENT, Survival, claims, levels
+from pilotfish.engine.survival import DISSENT, Survival, claims
 from pilotfish.terms import EMPTY_DRAFT, ROOT, Draft, PartialPass
 
 LONGEST = 16
@@ -179,7 +179,8 @@ class DraftPolicy(Drafter):
             if asked:
                 for order, draft in zip(asked, member.propose(asked, self._clock), strict=True):
                     if draft.tokens:
-                        self._proposed[order.request].append(_Proposal(member, draft, levels(draft)))
+                        node_levels = member.survival.levels(order.request, draft)
+                        self._proposed[order.request].append(_Proposal(member, draft, node_levels))
         return self._admit([self._best(job, rows) for job in jobs])
 
     def _order(self, member: _Member, job: DraftJob, rows: int, plain: float) -> DraftJob | None:
@@ -292,7 +293,7 @@ def _merged(request: int, lead: _Proposal, survival: Sequence[float], others: Se
     places = {key: node for node, key in enumerate(zip(parents, tokens, strict=True))}
     branched = set(parents)
     for proposal in others:
-        place, claimed = [0] * len(proposal.draft), claims(proposal.draft)
+        place, claimed = [0] * len(proposal.draft), claims(proposal.draft, proposal.levels)
         for node, (token, above) in enumerate(zip(proposal.draft.tokens, proposal.draft.parents, strict=True)):
             parent = ROOT if above == ROOT else place[above]
             known = places.get((parent, token))
