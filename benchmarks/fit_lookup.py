@@ -1,15 +1,17 @@
 """Fits the weights of `drafters/lookup_weights.py` on a data set's conversations.
 
-    python benchmarks/fit_lookup.py DATA [--conversations 900] [--table-share 0.85] [--rounds 60]
+    python benchmarks/fit_lookup.py DATA [--conversations 900] [--table-share 0.75] [--output lookup_weights.json]
 
 DATA is a directory that `pilotfish train data` made with the states after the last layer. A table is made of the first
-part of its conversations, and the weights are fitted on the others: at every token of an answer, which of the tokens
-that anything names was the target's. What the target thinks likely is learned from the delivered tokens' rows alone; in
-use, the rows of rejected ones teach as well. Prints the file's two tuples.
+part of its conversations, and the weights are fitted on the others but for a last part, on which they are measured: at
+every token of an answer, which of the tokens that anything names was the target's. The network starts from a logistic
+regression, which is its first unit. What the target thinks likely is learned from the delivered tokens' rows alone; in
+use, the rows of rejected ones teach as well.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,9 @@ from pilotfish.train.pool import Text, build_table
 from pilotfish.train.pool_laws import TopOfLaws
 
 RIDGE = 1.0
+EPOCHS, BATCH, RATE, DECAY = 16, 2048, 1e-2, 3e-2
+HELD_OUT = 0.2
+"""Share of the conversations outside the table's that only measure."""
 TEMPERATURES = (0.3, 0.7, 1.0, 1.3)
 NONE = -1e4
 """Log probability of no candidate; an infinity would leave the fit no gradient."""
@@ -37,11 +42,11 @@ AGAIN = 40
 
 def samples(texts: Sequence[Text], table: BackoffTable | None) -> tuple[np.ndarray, np.ndarray]:
     """What speaks for each token that was named, `[named, weight]`, and whether it was the target's."""
-    # A score is a sum of weights: with unit vectors for weights it is the vector of their factors.
-    units = np.eye(at.COUNT, dtype=np.float32)
+    # A unit's sum is one of weights: with unit vectors for weights it is the vector of their factors.
+    units = at.LookupWeights(np.eye(at.COUNT, dtype=np.float32), ())
     features, labels = [], []
     for text in texts:
-        index = PythonLookupIndex(units, (), table)
+        index = PythonLookupIndex(units, table)
         tokens, (ids, probs) = text.tokens.tolist(), text.law
         known = 0
         for place in np.flatnonzero(text.chosen).tolist():
@@ -60,22 +65,50 @@ def samples(texts: Sequence[Text], table: BackoffTable | None) -> tuple[np.ndarr
     return np.array(features), np.array(labels)
 
 
-def fitted(features: np.ndarray, labels: np.ndarray, rounds: int) -> list[float]:
+def loss_of(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    return F.binary_cross_entropy_with_logits(logits, wanted)
+
+
+def logistic(inputs: torch.Tensor, wanted: torch.Tensor, rounds: int) -> torch.Tensor:
     weights = torch.zeros(at.COUNT, requires_grad=True)
-    inputs, wanted = torch.from_numpy(features), torch.from_numpy(labels).float()
     optimizer = torch.optim.LBFGS([weights], max_iter=rounds, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        logits = inputs @ weights
-        total = torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
-        total = (total + RIDGE * weights.square().sum()) / len(wanted)
+        total = loss_of(inputs @ weights, wanted) + RIDGE * weights.square().sum() / len(wanted)
         total.backward()
         return total
 
     optimizer.step(loss)
-    print(f"# {len(labels):,} named tokens, loss {loss().item():.5f}")
-    return [round(weight, 3) for weight in weights.tolist()]
+    return weights.detach()
+
+
+def network(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    sums = inputs @ weights
+    return sums[:, 0] + torch.relu(sums[:, 1:]) @ torch.from_numpy(at.SIGNS[1:]).float()
+
+
+def fitted(features: np.ndarray, labels: np.ndarray, held_out: int, rounds: int) -> np.ndarray:
+    """The factors' weights, `[COUNT, UNITS]`; measured on the last `held_out` samples."""
+    inputs, wanted = torch.from_numpy(features), torch.from_numpy(labels).float()
+    size = len(wanted) - held_out
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.empty(at.COUNT, at.UNITS).uniform_(-0.1, 0.1, generator=generator)
+    weights[:, 0] = logistic(inputs[:size], wanted[:size], rounds)
+    before = loss_of(inputs[size:] @ weights[:, 0], wanted[size:])
+    weights[~inputs[:size].any(0)] = 0.0  # of what never came, nothing is known
+    weights.requires_grad_(True)
+    optimizer = torch.optim.AdamW([weights], lr=RATE, weight_decay=DECAY)
+    for epoch in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = RATE * (1.0 - epoch / EPOCHS)
+        for part in torch.randperm(size, generator=generator).split(BATCH):
+            optimizer.zero_grad()
+            loss_of(network(inputs[part], weights), wanted[part]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        after = loss_of(network(inputs[size:], weights), wanted[size:])
+    print(f"{size:,} named tokens, {held_out:,} held out: loss {before:.5f} by the logistic regression, {after:.5f}")
+    return weights.detach().numpy()
 
 
 @dataclass(frozen=True)
@@ -146,8 +179,21 @@ def fitted_noise(found: Sequence[Choices], rounds: int) -> list[float]:
         return total
 
     optimizer.step(loss)
-    print(f"# {len(found[0].chosen):,} places, loss {loss().item() / len(found):.5f}")
-    return [round(weight, 3) for weight in weights.tolist()]
+    print(f"{len(found[0].chosen):,} places with noise, loss {loss().item() / len(found):.5f}")
+    return weights.tolist()
+
+
+def written(fits: Mapping[str, tuple[np.ndarray, Sequence[float]]]) -> str:
+    """The file's text: of each fit the factors' weights and the noise's."""
+    parts = []
+    for name, (factors, noise) in fits.items():
+        rows = ",\n".join(f"   {_numbers(row)}" for row in factors.tolist())
+        parts.append(f' "{name}": {{\n  "noise": {_numbers(noise)},\n  "factors": [\n{rows}\n  ]\n }}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return json.dumps([0 if round(value, 3) == 0 else round(value, 3) for value in values])
 
 
 def main() -> None:
@@ -155,8 +201,9 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--conversations", type=int, default=900)
-    parser.add_argument("--table-share", type=float, default=0.85)
+    parser.add_argument("--table-share", type=float, default=0.75)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--output", type=Path, default=at.FILE)
     options = parser.parse_args()
     files = resolve(options.model)
     data = DataSet(options.data, fingerprint=files.fingerprint)
@@ -171,11 +218,17 @@ def main() -> None:
     table = build_table(texts[:split], orders=(1, 2, 3, 4), max_bytes=1 << 40)
     rest = texts[split:]
     read = [data.read(place, [last]) for place in places[split:][:AGAIN]]
-    for name, source in (("WITHOUT_TABLE", None), ("WITH_TABLE", table)):
-        weights = fitted(*samples(rest, source), options.rounds)
-        print(f"{name} = {tuple(weights)}")
-        again = choices(read, rest[:AGAIN], laws, partial(PythonLookupIndex, weights, (), source))
-        print(f"NOISE_{name} = {tuple(fitted_noise(again, options.rounds))}")
+    own = rest[: len(rest) - max(1, int(len(rest) * HELD_OUT))]
+    fits = {}
+    for name, source in (("without_table", None), ("with_table", table)):
+        features, labels = samples(own, source)
+        new_features, new_labels = samples(rest[len(own) :], source)
+        both = np.concatenate((features, new_features)), np.concatenate((labels, new_labels))
+        factors = fitted(*both, len(new_labels), options.rounds)
+        index = partial(PythonLookupIndex, at.LookupWeights(factors.astype(np.float64), ()), source)
+        noise = fitted_noise(choices(read, rest[:AGAIN], laws, index), options.rounds)
+        fits[name] = factors if source is not None else factors[: at.TABLE], noise
+    options.output.write_text(written(fits), encoding="utf-8")
 
 
 if __name__ == "__main__":

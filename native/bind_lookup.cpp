@@ -15,6 +15,8 @@ namespace {
 template <class T>
 using Values = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+using Weights = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
 template <class T>
 std::vector<T> copied(const Values<T>& values) {
   return {values.data(), values.data() + values.shape(0)};
@@ -59,11 +61,11 @@ void bind_lookup(nb::module_& m) {
   nb::class_<LookupIndex>(m, "LookupIndex")
       .def(
           "__init__",
-          [](LookupIndex* index, const std::vector<double>& weights, const std::vector<double>& noise_weights,
+          [](LookupIndex* index, const Weights& weights, const std::vector<double>& noise_weights,
              const LookupTable* table, int64_t remembered) {
-            if (weights.size() != kLookupWeights || noise_weights.size() != kNoiseWeights)
+            if (weights.shape(0) != kLookupFactors || weights.shape(1) != kUnits || noise_weights.size() != kNoiseWeights)
               throw nb::value_error("the weights do not fit this version");
-            new (index) LookupIndex(weights, noise_weights, table, remembered);
+            new (index) LookupIndex({weights.data(), weights.data() + kLookupWeights}, noise_weights, table, remembered);
           },
           nb::arg("weights"), nb::arg("noise_weights"), nb::arg("table").none(), nb::arg("remembered"),
           nb::keep_alive<1, 4>())

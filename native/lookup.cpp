@@ -10,7 +10,7 @@
 namespace pilotfish {
 namespace {
 
-// Places of the weights; drafters/lookup_weights.py lists them.
+// The factors; drafters/lookup_weights.py lists them.
 constexpr int kBias = 0;
 constexpr int kListed = kBias + kTextOrders + 1;
 constexpr int kShare = kListed + 2 * kTextOrders;
@@ -158,16 +158,20 @@ const LookupIndex::Favourites* LookupIndex::favourites(uint64_t key) const {
   return nullptr;
 }
 
+void LookupIndex::add(Units& units, int factor, double times) const {
+  const double* const own = weights_.data() + factor * kUnits;
+  for (size_t unit = 0; unit < kUnits; ++unit) units[unit] += own[unit] * times;
+}
+
 void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::vector<Candidate>& found) const {
   found.clear();
-  const auto add = [&](int32_t token) -> Candidate* {
+  const auto fresh_candidate = [&](int32_t token, const Units& units) -> Candidate* {
     if (token < 0 || token >= vocabulary) return nullptr;
     for (const Candidate& known : found)
       if (known.token == token) return nullptr;
-    found.push_back({token, 0.0, 0.0});
+    found.push_back({token, 0.0, units});
     return &found.back();
   };
-  const double* const w = weights_.data();
 
   const Node* nodes[kTextOrders];
   uint64_t keys[kTextOrders];
@@ -175,32 +179,32 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
   int longest = 0;
   for (int32_t node; longest < orders && (node = text(keys[longest])) >= 0; ++longest)
     nodes[longest] = &nodes_[static_cast<size_t>(node)];  // what is unknown stays so with more before it
-  const double bias = w[kBias + longest];
+  Units longest_known{}, escaped;
+  add(longest_known, kBias + longest);
+  escaped = longest_known;
+  if (longest > 0) add(escaped, kEscape + longest - 1);
   for (int order = longest; order >= 1; --order) {
     const Node& node = *nodes[order - 1];
     for (int32_t i = node.first; i >= 0; i = children_[static_cast<size_t>(i)].next) {
       const Child& child = children_[static_cast<size_t>(i)];
-      Candidate* own = add(child.token);
+      Candidate* own = fresh_candidate(child.token, order < longest ? escaped : longest_known);
       if (own == nullptr) continue;
-      own->score = bias + w[kListed + 2 * (order - 1) + (child.count > 1)];
-      own->score += w[kShare + order - 1] * clamped_logit(child.count / (node.total + 0.5));
-      if (order < longest) own->score += w[kEscape + longest - 1];
+      add(own->units, kListed + 2 * (order - 1) + (child.count > 1));
+      add(own->units, kShare + order - 1, clamped_logit(child.count / (node.total + 0.5)));
     }
   }
-  const double fresh = longest > 0 ? bias + w[kEscape + longest - 1] : bias;
 
   struct Source {
     const int32_t* ids;
     const double* logits;
     size_t count;
-    double listed, share, other;
+    int factors;  // the first of three: listed, share, not listed
   };
   Source sources[2 + kLongestContext];
   size_t known = 0;
-  const auto recycled = [&](uint64_t which, int place) {
+  const auto recycled = [&](uint64_t which, int factors) {
     const Favourites* row = favourites(which);
-    if (row != nullptr)
-      sources[known++] = {row->ids.data(), row->logits.data(), row->ids.size(), w[place], w[place + 1], w[place + 2]};
+    if (row != nullptr) sources[known++] = {row->ids.data(), row->logits.data(), row->ids.size(), factors};
   };
   if (context.count > 1) recycled(pair_key(context.tokens[1], context.tokens[0]), kPair);
   if (context.count > 0) recycled(single_key(context.tokens[0]), kSingle);
@@ -212,21 +216,25 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
       if (place < 0) continue;
       const size_t entry = static_cast<size_t>(place);
       const size_t start = static_cast<size_t>(order.starts[entry]);
-      const int64_t rank = std::min<int64_t>(order.length, kTableOrders) - 1;
-      const double* own = w + kTable + 3 * (kSeenClasses * rank + order.seen[entry]);
+      const int rank = static_cast<int>(std::min<int64_t>(order.length, kTableOrders)) - 1;
       sources[known++] = {order.successors.data() + start, order.logits.data() + start,
-                          static_cast<size_t>(order.starts[entry + 1]) - start, own[0], own[1], own[2]};
+                          static_cast<size_t>(order.starts[entry + 1]) - start,
+                          kTable + 3 * (kSeenClasses * rank + order.seen[entry])};
     }
   }
   for (size_t s = 0; s < known; ++s)
-    for (size_t i = 0; i < sources[s].count; ++i)
-      if (Candidate* own = add(sources[s].ids[i])) own->score = fresh;
+    for (size_t i = 0; i < sources[s].count; ++i) fresh_candidate(sources[s].ids[i], escaped);
   for (size_t s = 0; s < known; ++s) {
     const Source& source = sources[s];
     for (Candidate& candidate : found) {
       const int32_t* const end = source.ids + source.count;
       const int32_t* const place = std::find(source.ids, end, candidate.token);
-      candidate.score += place == end ? source.other : source.listed + source.share * source.logits[place - source.ids];
+      if (place == end) {
+        add(candidate.units, source.factors + 2);
+      } else {
+        add(candidate.units, source.factors);
+        add(candidate.units, source.factors + 1, source.logits[place - source.ids]);
+      }
     }
   }
 }
@@ -234,7 +242,10 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
 void LookupIndex::judge(std::vector<Candidate>& found, const LookupNoise& noise, int64_t position) const {
   double named = 0.0;
   for (Candidate& candidate : found) {
-    candidate.probability = 1.0 / (1.0 + std::exp(-candidate.score));
+    double score = candidate.units[0];
+    for (size_t unit = 1; unit < kUnits; ++unit)
+      score += std::max(candidate.units[unit], 0.0) * (unit <= kRaising ? 1.0 : -1.0);
+    candidate.probability = 1.0 / (1.0 + std::exp(-score));
     named += candidate.probability;
   }
   if (noise.temperature <= 0.0 || found.empty()) return;

@@ -17,7 +17,9 @@ constexpr int kTextLengths[kTextOrders] = {1, 2, 3, 4, 6, 9, 14};
 constexpr int kTextChildren = 12;   // successors remembered per context, the latest
 constexpr int kTableOrders = 4;     // longest context with weights of its own
 constexpr int kSeenClasses = 5;     // classes of how often a table's context was seen
-constexpr int kLookupWeights = 5 * kTextOrders + 1 + 3 + 3 + 3 * kTableOrders * kSeenClasses;
+constexpr int kLookupFactors = 5 * kTextOrders + 1 + 3 + 3 + 3 * kTableOrders * kSeenClasses;
+constexpr int kUnits = 16, kRaising = 8;  // of the network that weighs them: a linear one, those that raise, those that lower
+constexpr int kLookupWeights = kLookupFactors * kUnits;
 constexpr int kNoiseWeights = 5;
 constexpr int kLongestContext = 14;
 constexpr int kLongestTableContext = 8;
@@ -90,14 +92,18 @@ class LookupIndex {
     int count = 0;
     void push(int32_t token);
   };
+  using Units = std::array<double, kUnits>;
   struct Candidate {
     int32_t token;
-    double score, probability;
+    double probability;
+    Units units;
   };
 
   void count(int32_t token);
   int32_t text(uint64_t key) const;
   const Favourites* favourites(uint64_t key) const;
+  // To each unit what a factor says, so many times.
+  void add(Units& units, int factor, double times = 1.0) const;
   void candidates(const Context& context, int64_t vocabulary, std::vector<Candidate>& found) const;
   // Sets the candidates' probabilities; with noise, as it stands at this position.
   void judge(std::vector<Candidate>& found, const LookupNoise& noise, int64_t position) const;

@@ -26,12 +26,12 @@ VOCABULARY = 64
 
 
 def weights(**values):
-    """Weights that are all zero but those named: `place` or `place_3` for the third after it."""
-    found = [0.0] * at.COUNT
+    """Weights of the linear unit alone, all zero but those named: `place` or `place_3` for the third after it."""
+    found = np.zeros((at.COUNT, at.UNITS))
     for name, value in values.items():
         place, _, offset = name.partition("_")
-        found[getattr(at, place) + int(offset or 0)] = value
-    return found
+        found[getattr(at, place) + int(offset or 0), 0] = value
+    return at.LookupWeights(found, NOISE_WEIGHTS)
 
 
 def logit(share):
@@ -42,7 +42,7 @@ NOISE_WEIGHTS = (1.25, 0.7, -2.0, 1.5, 0.5)
 
 
 def new_index(values, table=None, remembered=50):
-    return PythonLookupIndex(values, NOISE_WEIGHTS, table, remembered)
+    return PythonLookupIndex(values, table, remembered)
 
 
 def probability(score):
@@ -50,7 +50,8 @@ def probability(score):
 
 
 def scores(index, context):
-    return {token: pytest.approx(score) for token, score in index.candidates(context, VOCABULARY).items()}
+    found = index.candidates(context, VOCABULARY)
+    return {token: pytest.approx(at.score(units)) for token, units in found.items()}
 
 
 def test_text_says_what_followed_its_contexts_and_how_often():
@@ -99,10 +100,10 @@ def test_oldest_favourites_are_forgotten():
 
 
 def indexes(table, remembered=50):
-    random_weights = np.random.default_rng(1).normal(0.0, 1.0, at.COUNT).tolist()
+    random_weights = np.random.default_rng(1).normal(0.0, 1.0, (at.COUNT, at.UNITS))
     shared = None if table is None else native_table(table)
     return (
-        new_index(random_weights, table, remembered),
+        new_index(at.LookupWeights(random_weights, NOISE_WEIGHTS), table, remembered),
         native_module().LookupIndex(random_weights, NOISE_WEIGHTS, shared, remembered),
     )
 
@@ -152,9 +153,9 @@ def test_lengths_of_contexts_are_told_apart():
 def test_native_parts_refuse_what_does_not_fit():
     native = native_module()
     with pytest.raises(ValueError, match="weights"):
-        native.LookupIndex([0.0], NOISE_WEIGHTS, None, 10)
+        native.LookupIndex(np.zeros((at.COUNT, 1)), NOISE_WEIGHTS, None, 10)
     with pytest.raises(ValueError, match="weights"):
-        native.LookupIndex(weights(), [0.0], None, 10)
+        native.LookupIndex(weights().factors, [0.0], None, 10)
     entries = table({(7,): [(3, 0.5)]}).orders[1]
     broken = native.LookupTable()
     with pytest.raises(ValueError, match="do not fit"):
@@ -283,12 +284,31 @@ def test_table_alone_learns_nothing():
     assert propose(drafter, [1, 2], 3, SAMPLER) == EMPTY_DRAFT
 
 
-def test_fitted_weights_are_complete_and_say_the_obvious():
-    for fitted in (at.WITHOUT_TABLE, at.WITH_TABLE):
-        assert len(fitted) == at.COUNT
-        assert all(weight > 0 for weight in fitted[at.LISTED : at.ESCAPE])
-        assert all(weight < 0 for weight in fitted[at.ESCAPE : at.PAIR])
-    assert not any(at.WITHOUT_TABLE[at.TABLE :]), "nothing to say about a table"
+def test_units_raise_and_lower_a_score_where_they_are_above_zero():
+    values = np.zeros((at.COUNT, at.UNITS))
+    values[at.BIAS] = [0.25, *[0.0] * (at.UNITS - 1)]
+    values[at.SINGLE, [0, 1, at.RAISING, at.RAISING + 1, at.UNITS - 1]] = [1.0, 2.0, -4.0, 8.0, -16.0]
+    values[at.SINGLE + 2, [1, at.RAISING + 1]] = [-32.0, 64.0]
+    index = new_index(at.LookupWeights(values, NOISE_WEIGHTS))
+    index.learn(-1, 1, [2], [0.5])
+    assert scores(index, [1]) == {2: 0.25 + 1.0 + 2.0 - 8.0}
+
+
+@pytest.mark.parametrize("with_table", [False, True])
+def test_fitted_weights_say_the_obvious(with_table):
+    fitted = at.fitted_weights(with_table)
+    assert fitted.factors.shape == (at.COUNT, at.UNITS)
+    assert len(fitted.noise) == at.NOISE_COUNT
+    assert fitted.factors[at.TABLE :].any() == with_table, "nothing to say about a table where there is none"
+    index = PythonLookupIndex(fitted, table({(7,): [(3, 0.9), (4, 0.05)]}, seen=4) if with_table else None)
+    index.extend([5, 7, 8, 1, 2, 5, 7, 8, 9, 5, 7, 6, 4])
+    before = index.probabilities([5, 7], VOCABULARY)
+    assert before[8] > before[6], "what came twice is likelier than what came once"
+    index.learn(5, 7, [6, 8], [0.9, 0.1])
+    after = index.probabilities([5, 7], VOCABULARY)
+    assert after[6] > before[6], "what the target likes becomes likelier"
+    if with_table:
+        assert before[3] > before[4], "so is what the table gives a larger share"
 
 
 def test_reference_serves_where_the_extension_does_not_load(monkeypatch):

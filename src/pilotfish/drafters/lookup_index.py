@@ -13,9 +13,11 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pilotfish.drafters import lookup_weights as at
 from pilotfish.drafters.backoff import BackoffTable
+from pilotfish.drafters.lookup_weights import LookupWeights
 from pilotfish.errors import ExecutorUnavailableError
 from pilotfish.models.native_executor import native_module
 from pilotfish.sampling.noise import gumbel_at
@@ -88,14 +90,13 @@ class LookupIndex(Protocol):
 
 def index_factory(table: BackoffTable | None) -> Callable[[], LookupIndex]:
     """Makes empty indexes over one table, native where the extension works."""
-    weights = at.WITHOUT_TABLE if table is None else at.WITH_TABLE
-    noise_weights = at.NOISE_WITHOUT_TABLE if table is None else at.NOISE_WITH_TABLE
+    weights = at.fitted_weights(table is not None)
     try:
         native = native_module()
     except ExecutorUnavailableError:
-        return lambda: PythonLookupIndex(weights, noise_weights, table)
+        return lambda: PythonLookupIndex(weights, table)
     shared = None if table is None else native_table(table)
-    return lambda: cast(LookupIndex, native.LookupIndex(weights, noise_weights, shared, REMEMBERED))
+    return lambda: cast(LookupIndex, native.LookupIndex(weights.factors, weights.noise, shared, REMEMBERED))
 
 
 def native_table(table: BackoffTable) -> Any:
@@ -119,21 +120,18 @@ class PythonLookupIndex:
     """The reference index.
 
     Args:
-        weights: `lookup_weights.COUNT` of them.
-        noise_weights: `lookup_weights.NOISE_COUNT` of them.
+        weights: see `lookup_weights.py`.
         table: looked up as well.
         remembered: see `REMEMBERED`.
     """
 
     def __init__(
         self,
-        weights: Sequence[float],
-        noise_weights: Sequence[float],
+        weights: LookupWeights,
         table: BackoffTable | None = None,
         remembered: int = REMEMBERED,
     ) -> None:
         self._weights = weights
-        self._noise_weights = noise_weights
         self._table = table
         self._remembered = remembered
         self._size = 0
@@ -168,10 +166,10 @@ class PythonLookupIndex:
         if len(self._young) >= self._remembered:
             self._old, self._young = self._young, {}
 
-    def candidates(self, context: Sequence[int], vocabulary: int) -> dict[int, float]:
-        """Scores of what any store names, in the order in which it was named."""
-        w = self._weights
-        scores: dict[int, float] = {}
+    def candidates(self, context: Sequence[int], vocabulary: int) -> dict[int, NDArray[np.float64]]:
+        """The units' sums for what any store names, in the order in which it was named."""
+        w = self._weights.factors
+        units: dict[int, NDArray[np.float64]] = {}
         known = []
         for length in at.TEXT_LENGTHS:
             node = self._text.get(tuple(context[-length:])) if length <= len(context) else None
@@ -183,25 +181,25 @@ class PythonLookupIndex:
         for order in range(longest, 0, -1):
             (total,), children = known[order - 1]
             for token, seen in reversed(children.items()):
-                if token in scores or not 0 <= token < vocabulary:
+                if token in units or not 0 <= token < vocabulary:
                     continue
-                score = bias + w[at.LISTED + 2 * (order - 1) + (seen > 1)]
-                score += w[at.SHARE + order - 1] * _logit(seen / (total + 0.5))
+                own = bias + w[at.LISTED + 2 * (order - 1) + (seen > 1)]
+                own = own + w[at.SHARE + order - 1] * _logit(seen / (total + 0.5))
                 if order < longest:
-                    score += w[at.ESCAPE + longest - 1]
-                scores[token] = score
+                    own = own + w[at.ESCAPE + longest - 1]
+                units[token] = own
         fresh = bias + w[at.ESCAPE + longest - 1] if longest > 0 else bias
         sources = self._sources(context)
         for logits, _ in sources:
             for token in logits:
-                if token not in scores and 0 <= token < vocabulary:
-                    scores[token] = fresh
+                if token not in units and 0 <= token < vocabulary:
+                    units[token] = fresh
         for logits, place in sources:
-            for token in scores:
+            for token in units:
                 logit = logits.get(token)
                 own = w[place + 2] if logit is None else w[place] + w[place + 1] * logit
-                scores[token] = scores[token] + own
-        return scores
+                units[token] = units[token] + own
+        return units
 
     def _sources(self, context: Sequence[int]) -> list[tuple[dict[int, float], int]]:
         """The logits that favourites and table give their tokens, and where the weights of each source begin."""
@@ -224,10 +222,10 @@ class PythonLookupIndex:
         self, context: Sequence[int], vocabulary: int, noise: PositionNoise | None = None
     ) -> dict[int, float]:
         """Of what any store names, how likely the target is to choose it next."""
-        shares = {token: _sigmoid(score) for token, score in self.candidates(context, vocabulary).items()}
+        shares = {token: _sigmoid(at.score(units)) for token, units in self.candidates(context, vocabulary).items()}
         if noise is None or not shares:
             return shares
-        w = self._noise_weights
+        w = self._weights.noise
         temperature = min(noise.temperature, HOTTEST)
         unnamed = math.log(max(1.0 - sum(shares.values()), LEAST_UNNAMED))
         known = gumbel_at(noise.seed, [noise.position], np.array([list(shares)], dtype=np.int64))[0].tolist()

@@ -33,8 +33,8 @@ from pilotfish.drafters.lookup_index import index_factory
 from pilotfish.errors import InvalidInputError
 from pilotfish.models.writing import write_model
 
-SUCCESSORS = 4
-"""Most successors of an entry: more were measured to bring nothing."""
+SUCCESSORS = 6
+"""Most successors of an entry: more were measured to bring next to nothing."""
 LEAST_SHARE = 0.02
 CONTEXT_BYTES = 6
 SUCCESSOR_BYTES = 3
