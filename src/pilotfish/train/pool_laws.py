@@ -39,7 +39,7 @@ class TopOfLaws:
         head = nn.Linear(target.hidden_size, target.vocab_size, bias=False).requires_grad_(False)
         head.weight.data = head_rows(target, weights, torch.arange(target.vocab_size))
         self._head = native_linear(head, storage) or head
-        self._count = min(count, target.vocab_size)
+        self.count = min(count, target.vocab_size)
 
     @torch.no_grad()
     def __call__(self, hidden: Float[Tensor, "row hidden"]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -48,12 +48,12 @@ class TopOfLaws:
         Args:
             hidden: states after the last layer.
         """
-        ids = np.zeros((len(hidden), self._count), dtype=np.int32)
-        probs = np.zeros((len(hidden), self._count), dtype=np.float32)
+        ids = np.zeros((len(hidden), self.count), dtype=np.int32)
+        probs = np.zeros((len(hidden), self.count), dtype=np.float32)
         for start in range(0, len(hidden), CHUNK):
             rows = slice(start, start + CHUNK)
             logits = self.logits(hidden[rows])
-            best = torch.tensor(highest_tokens(logits.numpy(), logits.shape[1], self._count).ids)
+            best = torch.tensor(highest_tokens(logits.numpy(), logits.shape[1], self.count).ids)
             ids[rows] = best.numpy()
             probs[rows] = (logits.gather(1, best) - logits.logsumexp(-1, keepdim=True)).exp().numpy()
         return ids, probs
