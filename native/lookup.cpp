@@ -179,21 +179,6 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
   int longest = 0;
   for (int32_t node; longest < orders && (node = text(keys[longest])) >= 0; ++longest)
     nodes[longest] = &nodes_[static_cast<size_t>(node)];  // what is unknown stays so with more before it
-  Units longest_known{}, escaped;
-  add(longest_known, kBias + longest);
-  escaped = longest_known;
-  if (longest > 0) add(escaped, kEscape + longest - 1);
-  for (int order = longest; order >= 1; --order) {
-    const Node& node = *nodes[order - 1];
-    for (int32_t i = node.first; i >= 0; i = children_[static_cast<size_t>(i)].next) {
-      const Child& child = children_[static_cast<size_t>(i)];
-      Candidate* own = fresh_candidate(child.token, order < longest ? escaped : longest_known);
-      if (own == nullptr) continue;
-      add(own->units, kListed + 2 * (order - 1) + (child.count > 1));
-      add(own->units, kShare + order - 1, clamped_logit(child.count / (node.total + 0.5)));
-    }
-  }
-
   struct Source {
     const int32_t* ids;
     const double* logits;
@@ -222,19 +207,36 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
                           kTable + 3 * (kSeenClasses * rank + order.seen[entry])};
     }
   }
+  // As if no source listed it: few of them list a token, so that is the cheaper thing to correct.
+  Units longest_known{}, escaped;
+  for (size_t s = 0; s < known; ++s) add(longest_known, sources[s].factors + 2);
+  add(longest_known, kBias + longest);
+  escaped = longest_known;
+  if (longest > 0) add(escaped, kEscape + longest - 1);
+  for (int order = longest; order >= 1; --order) {
+    const Node& node = *nodes[order - 1];
+    for (int32_t i = node.first; i >= 0; i = children_[static_cast<size_t>(i)].next) {
+      const Child& child = children_[static_cast<size_t>(i)];
+      Candidate* own = fresh_candidate(child.token, order < longest ? escaped : longest_known);
+      if (own == nullptr) continue;
+      add(own->units, kListed + 2 * (order - 1) + (child.count > 1));
+      add(own->units, kShare + order - 1, clamped_logit(child.count / (node.total + 0.5)));
+    }
+  }
+
   for (size_t s = 0; s < known; ++s)
     for (size_t i = 0; i < sources[s].count; ++i) fresh_candidate(sources[s].ids[i], escaped);
   for (size_t s = 0; s < known; ++s) {
     const Source& source = sources[s];
+    Units listed{};
+    add(listed, source.factors);
+    add(listed, source.factors + 2, -1.0);
     for (Candidate& candidate : found) {
       const int32_t* const end = source.ids + source.count;
       const int32_t* const place = std::find(source.ids, end, candidate.token);
-      if (place == end) {
-        add(candidate.units, source.factors + 2);
-      } else {
-        add(candidate.units, source.factors);
-        add(candidate.units, source.factors + 1, source.logits[place - source.ids]);
-      }
+      if (place == end) continue;
+      for (size_t unit = 0; unit < kUnits; ++unit) candidate.units[unit] += listed[unit];
+      add(candidate.units, source.factors + 1, source.logits[place - source.ids]);
     }
   }
 }

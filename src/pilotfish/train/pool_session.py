@@ -90,7 +90,7 @@ def _texts(data: DataSet, split: Split, laws: TopOfLaws | None = None, last: int
     """A split's conversations; their arrays are parts of whole ones, made before anything is read.
 
     Small arrays kept between large ones that are not leave gaps that no large one fits into: with an array of its own
-    for each conversation, three million tokens took 12 GB.
+    for each conversation, three million tokens took 10 GB.
     """
     places = [place for place in data.places(split) if place.answer_tokens]
     size = sum(place.tokens for place in places)
