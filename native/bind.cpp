@@ -140,7 +140,7 @@ using SegmentTuple = std::tuple<int64_t, int64_t, int64_t, bool, int64_t>;
 void forward(Decoder& decoder, const std::vector<SegmentTuple>& segments, std::vector<int64_t> tokens,
              std::vector<int64_t> parents, int64_t start, int64_t stop,
              std::optional<Array<const float, 2>> hidden_in, std::vector<int64_t> capture, Array<float, 2> logits,
-             const std::vector<Array<float, 2>>& captured) {
+             Array<float, 2> maxima, const std::vector<Array<float, 2>>& captured) {
   PassRequest request;
   const size_t rows = tokens.size(), hidden = static_cast<size_t>(decoder.spec().hidden);
   for (const auto& [sequence, count, first_node, chain, logits_from] : segments)
@@ -160,7 +160,11 @@ void forward(Decoder& decoder, const std::vector<SegmentTuple>& segments, std::v
   }
   if (static_cast<int64_t>(logits.shape(1)) != decoder.spec().vocab)
     fail<RowsFault>("logits has ", logits.shape(1), " columns; expected ", decoder.spec().vocab);
+  const int64_t tiles = (decoder.spec().vocab + kMaximumBlock - 1) / kMaximumBlock;
+  if (maxima.shape(0) != logits.shape(0) || static_cast<int64_t>(maxima.shape(1)) != tiles)
+    fail<RowsFault>("maxima is ", maxima.shape(0), " x ", maxima.shape(1), "; expected ", logits.shape(0), " x ", tiles);
   request.logits = logits.data();
+  request.maxima = maxima.data();
   request.logit_rows = static_cast<int64_t>(logits.shape(0));
   request.tokens = std::move(tokens);
   request.parents = std::move(parents);
@@ -340,11 +344,16 @@ std::vector<int64_t> highest_differences(Array<const int64_t, 2> ids, Array<cons
 
 using TopRows = std::tuple<std::vector<std::vector<int64_t>>, std::vector<std::vector<double>>, bool>;
 
-// Of each row the indices of its highest values, their softmax among themselves, and whether all rows are regular.
-TopRows top_rows(Array<const float, 2> rows, int64_t vocabulary, int64_t count) {
+// Of each row the indices of its highest values, their softmax among themselves, and whether all rows are regular. Where
+// the maxima of the rows' blocks are known, most of a row is not looked at.
+TopRows top_rows(Array<const float, 2> rows, int64_t vocabulary, int64_t count,
+                 std::optional<Array<const float, 2>> maxima) {
   const int64_t width = static_cast<int64_t>(rows.shape(1));
   if (vocabulary < 1 || vocabulary > width || count < 1 || count > vocabulary)
     fail<RowsFault>("the ", count, " highest of ", vocabulary, " columns were asked for; rows have ", width);
+  if (maxima && (maxima->shape(0) != rows.shape(0) || static_cast<int64_t>(maxima->shape(1)) < vocabulary / kMaximumBlock))
+    fail<RowsFault>("maxima is ", maxima->shape(0), " x ", maxima->shape(1), "; expected one per ", kMaximumBlock,
+                    " columns of ", rows.shape(0), " rows");
   TopRows found;
   auto& [ids, shares, regular] = found;
   ids.assign(rows.shape(0), std::vector<int64_t>(static_cast<size_t>(count)));
@@ -353,7 +362,8 @@ TopRows top_rows(Array<const float, 2> rows, int64_t vocabulary, int64_t count) 
   nb::gil_scoped_release release;
   for (size_t row = 0; row < ids.size(); ++row) {
     const float* own = rows.data() + static_cast<int64_t>(row) * width;
-    regular = top_indices(own, vocabulary, count, ids[row].data()) && regular;
+    const float* known = maxima ? maxima->data() + row * maxima->shape(1) : nullptr;
+    regular = top_indices(own, vocabulary, count, ids[row].data(), known) && regular;
     softmax_at(own, ids[row].data(), count, shares[row].data());
   }
   return found;
@@ -433,7 +443,8 @@ NB_MODULE(_native, m) {
       .def("release", &Decoder::release, nb::arg("page"))
       .def("limit_pages", &Decoder::limit_pages, nb::arg("pages"))
       .def("forward", &forward, nb::arg("segments"), nb::arg("tokens"), nb::arg("parents"), nb::arg("start"),
-           nb::arg("stop"), nb::arg("hidden_in").none(), nb::arg("capture"), nb::arg("logits"), nb::arg("captured"))
+           nb::arg("stop"), nb::arg("hidden_in").none(), nb::arg("capture"), nb::arg("logits"),
+           nb::arg("maxima"), nb::arg("captured"))
       .def_prop_ro("threads", &Decoder::threads)
       .def_prop_ro("weight_bytes", &Decoder::weight_bytes)
       .def_prop_ro("free_pages", [](const Decoder& decoder) { return decoder.cache().free_pages(); })
@@ -464,6 +475,7 @@ NB_MODULE(_native, m) {
   bind_lookup(m);
 
   m.attr("PAGE_POSITIONS") = kPagePositions;
+  m.attr("MAXIMUM_BLOCK") = kMaximumBlock;
   m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("seed"), nb::arg("positions"));
   m.def("highest", &highest, nb::arg("scores"), nb::arg("count"));
   m.def("highest_in_rows", &highest_in_rows, nb::arg("scores"), nb::arg("count"));
@@ -472,7 +484,8 @@ NB_MODULE(_native, m) {
   m.def("keep_mass", &keep_mass_of_rows, nb::arg("scores"), nb::arg("weights"), nb::arg("mass"));
   m.def("noise_uniforms", &uniforms_at, nb::arg("seed"), nb::arg("positions"), nb::arg("tokens"));
   m.def("highest_differences", &highest_differences, nb::arg("ids"), nb::arg("scores"), nb::arg("logs"));
-  m.def("top_rows", &top_rows, nb::arg("rows"), nb::arg("vocabulary"), nb::arg("count"));
+  m.def("top_rows", &top_rows, nb::arg("rows"), nb::arg("vocabulary"), nb::arg("count"),
+        nb::arg("maxima").none() = nb::none());
   m.def("instruction_sets", &instruction_sets);
   m.def("isa", [] { return std::string(kernels().name); });
   m.def("select_isa", &select_instruction_set, nb::arg("name"));

@@ -17,11 +17,6 @@ using Values = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 using Weights = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-template <class T>
-std::vector<T> copied(const Values<T>& values) {
-  return {values.data(), values.data() + values.shape(0)};
-}
-
 // One context length; lengths are added the longest first. Bounds are checked here, once, and not at each look-up.
 void add_order(LookupTable& table, int64_t length, const Values<int32_t>& keys, const Values<int32_t>& starts,
                const Values<int32_t>& successors, const Values<float>& shares, const Values<uint8_t>& seen) {
@@ -29,15 +24,8 @@ void add_order(LookupTable& table, int64_t length, const Values<int32_t>& keys, 
   if (length < 1 || length > kLongestTableContext || starts.shape(0) != entries + 1 || seen.shape(0) != entries ||
       shares.shape(0) != successors.shape(0))
     throw nb::value_error("a table's arrays do not fit each other");
-  TableOrder order{length, copied(keys), copied(starts), copied(successors), {}, copied(seen)};
-  bool fits = order.starts.front() == 0 && order.starts.back() == static_cast<int32_t>(order.successors.size());
-  for (size_t i = 0; i < entries; ++i)
-    fits = fits && order.starts[i] <= order.starts[i + 1] && order.seen[i] < kSeenClasses;
-  if (!fits) throw nb::value_error("a table's runs of successors are out of range");
-  order.logits.reserve(shares.shape(0));
-  for (size_t i = 0; i < shares.shape(0); ++i) order.logits.push_back(clamped_logit(shares.data()[i]));
-  order.index();
-  table.orders.push_back(std::move(order));
+  table.orders.emplace_back(length, keys.data(), entries, starts.data(), successors.data(), shares.data(),
+                            shares.shape(0), seen.data());
 }
 
 using NoiseTuple = std::tuple<uint64_t, int64_t, double>;

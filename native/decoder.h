@@ -58,6 +58,7 @@ struct PassRequest {
   const float* hidden_in = nullptr;  // [row][hidden], where start > 0
   std::vector<int64_t> capture;      // layer boundaries
   float* logits = nullptr;           // [logit row][vocab]
+  float* maxima = nullptr;           // [logit row][tile of the head], if wanted: the highest logit there, +inf where one is NaN
   int64_t logit_rows = 0;            // rows of `logits`, as many as the segments ask for
   std::vector<float*> captured;      // one [row][hidden] for each boundary
 };

@@ -13,7 +13,7 @@ namespace pilotfish {
 
 constexpr int kTileColumns = 32;   // output columns of a packed weight tile
 constexpr int kGroup = 32;         // inputs that share a scale in int8 storage
-constexpr int kMaximumBlock = 64;  // values that share a maximum in block_maxima
+constexpr int kMaximumBlock = kTileColumns;  // values that share a maximum in block_maxima
 constexpr int kPagePositions = 32; // positions of a cache page, and of a step of the online softmax
 
 // How a packed matrix is stored. Pairs multiply inputs that are rounded to bfloat16. The grouped forms differ in the type
@@ -74,7 +74,7 @@ struct KernelTable {
   void (*group_sums)(const float* x, int64_t groups, float* sums);
   // out[i] = x[i] rounded to bfloat16, to nearest, ties to even, subnormal numbers to zero. `out` may begin where `x` does.
   void (*round_bfloat16)(const float* x, int64_t n, uint16_t* out);
-  // maxima[i] = the highest of values[64 i] to values[64 i + 63], -inf where all are NaN. Returns whether every value is
+  // maxima[i] = the highest of values[32 i] to values[32 i + 31], -inf where all are NaN. Returns whether every value is
   // regular, that is below +inf and not NaN.
   bool (*block_maxima)(const float* values, int64_t blocks, float* maxima);
   // The token that maximises score + Gumbel noise (see noise.h), or -1 when every score is -inf or NaN.

@@ -42,8 +42,6 @@ bool block_maxima(const float* values, int64_t blocks, float* maxima) {
     V16 a = splat(kMinusInfinity), b = a;  // a NaN never replaces what is there
     a = larger(note(load(at)), a);
     b = larger(note(load(at + 16)), b);
-    a = larger(note(load(at + 32)), a);
-    b = larger(note(load(at + 48)), b);
     maxima[block] = max_lanes(larger(a, b));
   }
   return max_lanes(irregular) == 0.0f;

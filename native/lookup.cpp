@@ -22,11 +22,6 @@ constexpr int kTable = kSingle + 3;
 constexpr double kHottest = 2.0;         // temperatures above are taken as this one
 constexpr double kLeastUnnamed = 0.03;  // of the probability, left for what nothing named
 
-uint64_t mixed(uint64_t hash, int32_t token) {
-  hash = (hash ^ static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
-  return hash ^ (hash >> 29);
-}
-
 // The key of a context of one more token. The constant keeps the first key from nothing, which would not tell lengths.
 uint64_t extended(uint64_t key, int32_t token) { return mixed(key + 0xD1B54A32D192ED03u, token); }
 
@@ -49,36 +44,6 @@ uint64_t pair_key(int64_t previous, int32_t token) {
 uint64_t single_key(int32_t token) { return static_cast<uint32_t>(token); }
 
 }  // namespace
-
-int32_t context_key(const int32_t* latest_first, int64_t length) {
-  uint64_t hash = static_cast<uint64_t>(length);
-  for (int64_t place = length - 1; place >= 0; --place) hash = mixed(hash, latest_first[place]);
-  return static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
-}
-
-namespace {
-uint32_t ascending(int32_t key) { return static_cast<uint32_t>(key) ^ 0x80000000u; }
-}  // namespace
-
-void TableOrder::index() {
-  shift = 32;
-  while (shift > 8 && (size_t{1} << (32 - shift)) < keys.size()) --shift;
-  beginnings.assign((size_t{1} << (32 - shift)) + 1, 0);
-  for (int32_t key : keys) ++beginnings[(shift < 32 ? ascending(key) >> shift : 0u) + 1];
-  for (size_t i = 1; i < beginnings.size(); ++i) beginnings[i] += beginnings[i - 1];
-}
-
-int64_t TableOrder::find(int32_t key) const {
-  const size_t beginning = shift < 32 ? ascending(key) >> shift : 0u;
-  for (int32_t place = beginnings[beginning]; place < beginnings[beginning + 1]; ++place)
-    if (keys[static_cast<size_t>(place)] == key) return place;
-  return -1;
-}
-
-double clamped_logit(double share) {
-  const double clamped = std::min(std::max(share, 1e-4), 1.0 - 1e-4);
-  return std::log(clamped / (1.0 - clamped));
-}
 
 void LookupIndex::Context::push(int32_t token) {
   for (int place = std::min(count, kLongestContext - 1); place > 0; --place)
@@ -134,9 +99,11 @@ void LookupIndex::count(int32_t token) {
 }
 
 void LookupIndex::learn(int64_t previous, int32_t token, const int32_t* ids, const double* shares, size_t count) {
-  Favourites row;
-  row.ids.assign(ids, ids + count);
-  for (size_t i = 0; i < count; ++i) row.logits.push_back(clamped_logit(shares[i]));
+  Favourites row(2 * count);
+  for (size_t i = 0; i < count; ++i) {
+    row[i].whole = ids[i];
+    row[count + i].real = static_cast<float>(clamped_logit(shares[i]));
+  }
   if (previous >= 0) young_[pair_key(previous, token)] = row;
   young_[single_key(token)] = std::move(row);
   if (static_cast<int64_t>(young_.size()) >= remembered_) {
@@ -173,39 +140,44 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
     return &found.back();
   };
 
-  const Node* nodes[kTextOrders];
-  uint64_t keys[kTextOrders];
-  const int orders = text_keys(context.tokens, context.count, keys);
-  int longest = 0;
-  for (int32_t node; longest < orders && (node = text(keys[longest])) >= 0; ++longest)
-    nodes[longest] = &nodes_[static_cast<size_t>(node)];  // what is unknown stays so with more before it
   struct Source {
-    const int32_t* ids;
-    const double* logits;
-    size_t count;
+    TableEntry entry;
     int factors;  // the first of three: listed, share, not listed
   };
-  Source sources[2 + kLongestContext];
+  Source sources[2 + kLongestTableContext];
   size_t known = 0;
+  const TableOrder* orders[kLongestTableContext];
+  int32_t hashes[kLongestTableContext];
+  size_t asked = 0;
+  if (table_ != nullptr) {
+    for (const TableOrder& order : table_->orders) {
+      if (order.length() > context.count || asked == std::size(orders)) continue;
+      hashes[asked] = context_key(context.tokens.data(), order.length());
+      order.bring_beginning(hashes[asked]);
+      orders[asked++] = &order;
+    }
+  }
+  const Node* nodes[kTextOrders];
+  uint64_t keys[kTextOrders];
+  const int lengths = text_keys(context.tokens, context.count, keys);
+  int longest = 0;
+  for (int32_t node; longest < lengths && (node = text(keys[longest])) >= 0; ++longest)
+    nodes[longest] = &nodes_[static_cast<size_t>(node)];  // what is unknown stays so with more before it
+  for (size_t i = 0; i < asked; ++i) orders[i]->bring_record(hashes[i]);
   const auto recycled = [&](uint64_t which, int factors) {
     const Favourites* row = favourites(which);
-    if (row != nullptr) sources[known++] = {row->ids.data(), row->logits.data(), row->ids.size(), factors};
+    if (row == nullptr) return;
+    const size_t count = row->size() / 2;
+    sources[known++] = {{row->data(), row->data() + count, static_cast<int64_t>(count), 0}, factors};
   };
   if (context.count > 1) recycled(pair_key(context.tokens[1], context.tokens[0]), kPair);
   if (context.count > 0) recycled(single_key(context.tokens[0]), kSingle);
-  if (table_ != nullptr) {
-    for (const TableOrder& order : table_->orders) {
-      if (order.length > context.count || known == std::size(sources)) continue;
-      const int32_t hash = context_key(context.tokens.data(), order.length);
-      const int64_t place = order.find(hash);
-      if (place < 0) continue;
-      const size_t entry = static_cast<size_t>(place);
-      const size_t start = static_cast<size_t>(order.starts[entry]);
-      const int rank = static_cast<int>(std::min<int64_t>(order.length, kTableOrders)) - 1;
-      sources[known++] = {order.successors.data() + start, order.logits.data() + start,
-                          static_cast<size_t>(order.starts[entry + 1]) - start,
-                          kTable + 3 * (kSeenClasses * rank + order.seen[entry])};
-    }
+  for (size_t i = 0; i < asked; ++i) {
+    Source& source = sources[known];
+    if (!orders[i]->find(hashes[i], &source.entry)) continue;
+    const int rank = static_cast<int>(std::min<int64_t>(orders[i]->length(), kTableOrders)) - 1;
+    source.factors = kTable + 3 * (kSeenClasses * rank + source.entry.seen);
+    ++known;
   }
   // As if no source listed it: few of them list a token, so that is the cheaper thing to correct.
   Units longest_known{}, escaped;
@@ -225,18 +197,19 @@ void LookupIndex::candidates(const Context& context, int64_t vocabulary, std::ve
   }
 
   for (size_t s = 0; s < known; ++s)
-    for (size_t i = 0; i < sources[s].count; ++i) fresh_candidate(sources[s].ids[i], escaped);
+    for (int64_t i = 0; i < sources[s].entry.count; ++i) fresh_candidate(sources[s].entry.ids[i].whole, escaped);
   for (size_t s = 0; s < known; ++s) {
-    const Source& source = sources[s];
+    const auto& [entry, factors] = sources[s];
     Units listed{};
-    add(listed, source.factors);
-    add(listed, source.factors + 2, -1.0);
+    add(listed, factors);
+    add(listed, factors + 2, -1.0);
     for (Candidate& candidate : found) {
-      const int32_t* const end = source.ids + source.count;
-      const int32_t* const place = std::find(source.ids, end, candidate.token);
-      if (place == end) continue;
-      for (size_t unit = 0; unit < kUnits; ++unit) candidate.units[unit] += listed[unit];
-      add(candidate.units, source.factors + 1, source.logits[place - source.ids]);
+      for (int64_t i = 0; i < entry.count; ++i) {
+        if (entry.ids[i].whole != candidate.token) continue;
+        for (size_t unit = 0; unit < kUnits; ++unit) candidate.units[unit] += listed[unit];
+        add(candidate.units, factors + 1, entry.logits[i].real);
+        break;
+      }
     }
   }
 }

@@ -10,38 +10,19 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lookup_table.h"
+
 namespace pilotfish {
 
 constexpr int kTextOrders = 7;      // lengths of contexts counted in the text
 constexpr int kTextLengths[kTextOrders] = {1, 2, 3, 4, 6, 9, 14};
 constexpr int kTextChildren = 12;   // successors remembered per context, the latest
 constexpr int kTableOrders = 4;     // longest context with weights of its own
-constexpr int kSeenClasses = 5;     // classes of how often a table's context was seen
 constexpr int kLookupFactors = 5 * kTextOrders + 1 + 3 + 3 + 3 * kTableOrders * kSeenClasses;
 constexpr int kUnits = 16, kRaising = 8;  // of the network that weighs them: a linear one, those that raise, those that lower
 constexpr int kLookupWeights = kLookupFactors * kUnits;
 constexpr int kNoiseWeights = 5;
 constexpr int kLongestContext = 14;
-constexpr int kLongestTableContext = 8;
-
-// One context length of a table: sorted keys, and of each key a run of successors.
-struct TableOrder {
-  int64_t length = 0;
-  std::vector<int32_t> keys, starts, successors;
-  std::vector<double> logits;  // of the shares
-  std::vector<uint8_t> seen;
-  // Where the keys of each beginning (their upper bits) start. Keys are hashes, so few share one; a search through all of
-  // them would wait for memory at every step, after a pass that left nothing of them in the cache.
-  std::vector<int32_t> beginnings;
-  int shift = 32;
-
-  void index();
-  int64_t find(int32_t key) const;  // -1 where it is not
-};
-
-struct LookupTable {
-  std::vector<TableOrder> orders;  // the longest first
-};
 
 struct LookupTree {
   std::vector<int32_t> tokens, parents;  // parent -1: the context
@@ -83,10 +64,7 @@ class LookupIndex {
   struct Node {
     int32_t total = 0, first = -1, size = 0;
   };
-  struct Favourites {
-    std::vector<int32_t> ids;
-    std::vector<double> logits;
-  };
+  using Favourites = std::vector<TableWord>;  // ids, then as many logits
   struct Context {
     std::array<int32_t, kLongestContext> tokens;  // the last ones, the latest first
     int count = 0;
@@ -118,8 +96,5 @@ class LookupIndex {
   std::unordered_map<uint64_t, int32_t> places_;
   std::unordered_map<uint64_t, Favourites> young_, old_;
 };
-
-int32_t context_key(const int32_t* latest_first, int64_t length);
-double clamped_logit(double share);
 
 }  // namespace pilotfish

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "numbers.h"
 
 namespace pilotfish {
 namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr int64_t kMostMaxima = 64;  // rows whose maxima are found together
 
 // The half-and-half form: dimension i turns with dimension i + half.
 void rotate(float* vector, const float* cosines, const float* sines, int64_t half) {
@@ -64,7 +68,7 @@ void Pass::work(Worker& worker) {
     ready(head, normed, spec_.hidden, i);
   });
   const PackedMatrix* matrices[] = {&head};
-  multiply(worker, matrices, 1, normed_, hidden_stride_, static_cast<int64_t>(logit_rows_.size()), Then::kStore,
+  multiply(worker, matrices, 1, normed_, hidden_stride_, static_cast<int64_t>(logit_rows_.size()), Then::kLogits,
            request_.logits, spec_.vocab, nullptr);
 }
 
@@ -225,6 +229,22 @@ void Pass::attention(Worker& worker, int64_t index) {
   });
 }
 
+// The highest logit of each row within a tile. `logits` has room for whole tiles.
+void Pass::note_maxima(float* logits, int64_t rows, int64_t tile, int64_t width, int64_t tiles) {
+  for (int64_t row = 0; row < rows; ++row)
+    std::fill(logits + row * kTileColumns + width, logits + (row + 1) * kTileColumns, kMinusInfinity);
+  float maxima[kMostMaxima];
+  for (int64_t first = 0; first < rows; first += kMostMaxima) {
+    const int64_t count = std::min<int64_t>(kMostMaxima, rows - first);
+    const bool regular = kernels_.block_maxima(logits + first * kTileColumns, count, maxima);
+    for (int64_t row = first; row < first + count; ++row) {
+      float ignored, *to = request_.maxima + row * tiles + tile;
+      *to = regular || kernels_.block_maxima(logits + row * kTileColumns, 1, &ignored) ? maxima[row - first]
+                                                                                       : -kMinusInfinity;
+    }
+  }
+}
+
 // out = x times the matrices, whose columns follow one another; `following` is multiplied next and brought near. After a
 // gate it is the matrix that reads `out`.
 void Pass::multiply(Worker& worker, const PackedMatrix* const* matrices, int count, const float* x, int64_t x_stride,
@@ -279,6 +299,7 @@ void Pass::multiply(Worker& worker, const PackedMatrix* const* matrices, int cou
                                 reinterpret_cast<uint16_t*>(out + row * out_stride) + tile * 16);
       return;
     }
+    if (then == Then::kLogits && request_.maxima) note_maxima(args.out, rows, tile, width, matrix->tiles);
     float* to = out + base + column;
     for (int64_t row = 0; row < rows; ++row, to += out_stride) {
       if (then == Then::kAddTo)

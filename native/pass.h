@@ -30,7 +30,7 @@ class Pass {
     std::vector<std::vector<int32_t>> paths;  // for a tree: of each row the nodes from the root to it
   };
   // What a linear layer does with its result.
-  enum class Then { kStore, kAddTo, kGate };
+  enum class Then { kStore, kLogits, kAddTo, kGate };
 
   void plan();
   void plan_segment(const SegmentRequest& wanted, size_t first_row, const int64_t* parents);
@@ -46,6 +46,7 @@ class Pass {
   void sums(Worker& worker, const PackedMatrix& consumer, const float* x, int64_t stride);
   void multiply(Worker& worker, const PackedMatrix* const* matrices, int count, const float* x, int64_t x_stride,
                 int64_t rows, Then then, float* out, int64_t out_stride, const PackedMatrix* following);
+  void note_maxima(float* logits, int64_t rows, int64_t tile, int64_t width, int64_t tiles);
   void capture(int64_t boundary, int64_t row);
   float* scratch(const Worker& worker) { return scratch_ + worker.id() * scratch_floats_; }
 

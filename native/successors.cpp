@@ -10,18 +10,27 @@
 
 namespace pilotfish {
 
-bool top_indices(const float* values, int64_t size, int64_t count, int64_t* indices) {
+bool top_indices(const float* values, int64_t size, int64_t count, int64_t* indices, const float* known) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   const int64_t blocks = size / kMaximumBlock, rest = blocks * kMaximumBlock;
-  std::vector<float> maxima(static_cast<size_t>(blocks));
-  bool regular = kernels().block_maxima(values, blocks, maxima.data());
+  std::vector<float> own;
+  bool regular;
+  if (known) {
+    regular = std::all_of(known, known + blocks, [](float highest) { return highest < -kLowest; });
+    if (!regular) known = nullptr;  // what else its block holds is not known
+  }
+  if (!known) {
+    own.resize(static_cast<size_t>(blocks));
+    regular = kernels().block_maxima(values, blocks, own.data());
+  }
+  const float* const maxima = known ? known : own.data();
   for (int64_t index = rest; index < size; ++index) regular = regular && values[index] < -kLowest;
 
   // The count-th highest maximum bounds the count-th highest value from below: few blocks hold anything that high.
   float bound = kLowest;
   if (count <= blocks) {
     std::vector<float> highest(static_cast<size_t>(count));
-    std::partial_sort_copy(maxima.begin(), maxima.end(), highest.begin(), highest.end(), std::greater<float>());
+    std::partial_sort_copy(maxima, maxima + blocks, highest.begin(), highest.end(), std::greater<float>());
     bound = highest.back();
   }
   int64_t found = 0;
@@ -36,7 +45,7 @@ bool top_indices(const float* values, int64_t size, int64_t count, int64_t* indi
     if (found == count) threshold = key(indices[count - 1]);
   };
   for (int64_t block = 0; block < blocks; ++block) {
-    const float highest = maxima[static_cast<size_t>(block)];
+    const float highest = maxima[block];
     if (highest < bound || (found == count && !(highest > threshold))) continue;
     for (int64_t index = block * kMaximumBlock; index < (block + 1) * kMaximumBlock; ++index) offer(index);
   }

@@ -144,7 +144,17 @@ Logits run(Decoder& decoder, int64_t sequence, const std::vector<int64_t>& token
   request.stop = static_cast<int64_t>(decoder.spec().layers.size());
   request.logits = logits.data();
   request.logit_rows = rows;
+  const int64_t tiles = (decoder.spec().vocab + kMaximumBlock - 1) / kMaximumBlock;
+  std::vector<float> maxima(static_cast<size_t>(rows * tiles));
+  request.maxima = maxima.data();
   decoder.forward(request);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const float* own = logits.data() + row * decoder.spec().vocab;
+      const int64_t end = std::min<int64_t>((tile + 1) * kMaximumBlock, decoder.spec().vocab);
+      check(maxima[static_cast<size_t>(row * tiles + tile)] == *std::max_element(own + tile * kMaximumBlock, own + end),
+            "maxima of logits");
+    }
   return logits;
 }
 
@@ -342,6 +352,15 @@ void check_sampling() {
         std::vector<int64_t> top(static_cast<size_t>(count)), places(top);
         std::vector<double> shares(top.size());
         check(top_indices(logits.data(), size, count, top.data()) == (kind != 3), name + ": regular");
+        std::vector<float> maxima;
+        for (int64_t block = 0; block < size / kMaximumBlock; ++block) {
+          const float* first = logits.data() + block * kMaximumBlock;
+          const bool odd = std::any_of(first, first + kMaximumBlock, [](float value) { return !(value < INFINITY); });
+          maxima.push_back(odd ? INFINITY : *std::max_element(first, first + kMaximumBlock));
+        }
+        std::vector<int64_t> again(top.size());
+        check(top_indices(logits.data(), size, count, again.data(), maxima.data()) == (kind != 3) && again == top,
+              name + ": from maxima");
         softmax_at(logits.data(), top.data(), count, shares.data());
         std::vector<float> scores(top.size());
         for (const auto* penalties : {&lowering, &raising}) {
@@ -375,22 +394,22 @@ void check_lookup() {
   for (int kind = 0; kind < 12; ++kind) {
     LookupTable table;
     for (int64_t length = kLongestTableContext; length >= 1; --length) {
-      TableOrder order;
-      order.length = length;
-      order.starts.push_back(0);
+      std::vector<int32_t> keys, starts{0}, successors;
+      std::vector<float> shares;
+      std::vector<uint8_t> seen;
       for (int entry = 0; entry < 40; ++entry) {
         const std::vector<int32_t> context{any(5), any(5), any(5), any(5), any(5), any(5), any(5), any(5)};
-        order.keys.push_back(context_key(context.data(), length));
+        keys.push_back(context_key(context.data(), length));
         for (int32_t i = any(5); i > 0; --i) {
-          order.successors.push_back(any(3) ? any(8) : -any(1 << 30));
-          order.logits.push_back(any(5) ? clamped_logit(0.5) : NAN);
+          successors.push_back(any(3) ? any(8) : -any(1 << 30));
+          shares.push_back(any(5) ? 0.5f : NAN);
         }
-        order.starts.push_back(static_cast<int32_t>(order.successors.size()));
-        order.seen.push_back(static_cast<uint8_t>(any(kSeenClasses)));
+        starts.push_back(static_cast<int32_t>(successors.size()));
+        seen.push_back(static_cast<uint8_t>(any(kSeenClasses)));
       }
-      if (kind % 4) std::sort(order.keys.begin(), order.keys.end());
-      order.index();
-      table.orders.push_back(order);
+      if (kind % 4) std::sort(keys.begin(), keys.end());
+      table.orders.emplace_back(length, keys.data(), keys.size(), starts.data(), successors.data(), shares.data(),
+                                shares.size(), seen.data());
     }
     std::vector<double> weights;
     for (int i = 0; i < kLookupWeights; ++i) weights.push_back(any(9) / 2.0 - 2.0);

@@ -112,6 +112,11 @@ def _logit(share: float) -> float:
     return math.log(clamped / (1.0 - clamped))
 
 
+def _kept_logit(share: float) -> float:
+    """In the precision in which favourites and tables are kept."""
+    return float(np.float32(_logit(share)))
+
+
 def _sigmoid(score: float) -> float:
     return 1.0 / (1.0 + math.exp(-score))
 
@@ -159,7 +164,7 @@ class PythonLookupIndex:
             self._size += 1
 
     def learn(self, previous: int, token: int, ids: Sequence[int], shares: Sequence[float]) -> None:
-        favourites = {known: _logit(share) for known, share in zip(ids, shares, strict=True)}
+        favourites = {known: _kept_logit(share) for known, share in zip(ids, shares, strict=True)}
         if previous >= 0:
             self._young[previous, token] = favourites
         self._young[token,] = favourites
@@ -214,7 +219,7 @@ class PythonLookupIndex:
             if entry is not None:
                 rank = at.SEEN_CLASSES * (min(length, at.TABLE_ORDERS) - 1) + int(order.seen[entry])
                 tokens, shares = order.successors_of(entry)
-                logits = {token: _logit(share) for token, share in zip(tokens, shares, strict=True)}
+                logits = {token: _kept_logit(share) for token, share in zip(tokens, shares, strict=True)}
                 sources.append((logits, at.TABLE + 3 * rank))
         return sources
 

@@ -71,6 +71,7 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
     output = run_pass(target, [plan.segment() for plan in plans], [plan.draft.partial for plan in plans], boundaries)
 
     all_logits = rows_of(output.logits)
+    all_maxima = None if output.maxima is None else rows_of(output.maxima)
     rows = 0
     nodes = 0
     delivered_to = []
@@ -88,7 +89,7 @@ def run_round(requests: Sequence[Request], target: Executor, drafter: Drafter | 
                 drafter.observe(Observation(plan.request.key, plan.request.tokens, hidden, cached))
             continue
         own = logits[len(plan.unread) - 1 - plan.logits_from :]
-        highest = _highest(plan, own, drafter, rule)
+        highest = _highest(plan, own, None if all_maxima is None else all_maxima[rows - len(own) : rows], drafter, rule)
         verdict = _verify(plan, own, rule, highest)
         _commit(plan, verdict, own, hidden, target, drafter, highest)
         delivered_to.append(plan.request)
@@ -106,13 +107,15 @@ def _plan(requests: Sequence[Request], target: Executor, drafter: Drafter | None
     return [replace(plan, draft=drafts.get(plan.request.key, EMPTY_DRAFT)) for plan in plans]
 
 
-def _highest(plan: Plan, logits: Rows, drafter: Drafter | None, rule: Rule) -> HighestTokens | None:
+def _highest(
+    plan: Plan, logits: Rows, maxima: Rows | None, drafter: Drafter | None, rule: Rule
+) -> HighestTokens | None:
     """The highest tokens of each verified row, if the drafter learns from them or the choice is the first of them."""
     sampler = plan.request.sampler
     count = drafter.top_successors if drafter is not None else 0
     if rule.verify is None and sampler.takes_highest:
         count = max(count, 1)
-    return highest_tokens(logits, sampler.vocab_size, count) if count else None
+    return highest_tokens(logits, sampler.vocab_size, count, maxima) if count else None
 
 
 def _verify(plan: Plan, logits: Rows, rule: Rule, highest: HighestTokens | None) -> Verdict:

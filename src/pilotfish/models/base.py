@@ -53,10 +53,13 @@ class PassOutput:
     Attributes:
         logits: float32, only the rows asked for. Columns cover the padded vocabulary.
         hidden: float32 hidden states of all rows by layer boundary: 0 is the embedding, i the output of layer i - 1.
+        maxima: the highest logit of each block of 32 columns, plus infinity where one is not a number. From executors
+            that have them for nothing: a search for the highest tokens need not read the rows then.
     """
 
     logits: Float[Tensor, "row vocab"]
     hidden: dict[int, Float[Tensor, "node hidden"]] = field(default_factory=dict)
+    maxima: Float[Tensor, "row block"] | None = None
 
 
 class Executor(ABC):

@@ -191,17 +191,18 @@ class NativeExecutor(PagedExecutor):
             if hidden_in.ndim != 2:
                 raise RowsError(f"hidden_in has {hidden_in.ndim} dimensions; expected [node, hidden]")
         logits = torch.empty((logit_rows, self.config.vocab_size), dtype=torch.float32)
+        maxima = torch.empty((logit_rows, -(-self.config.vocab_size // self._native.MAXIMUM_BLOCK)), dtype=torch.float32)
         boundaries = list(dict.fromkeys(capture))
         states = [torch.empty((len(tokens), self.config.hidden_size), dtype=torch.float32) for _ in boundaries]
         entered = time.perf_counter()
         try:
-            self._decoder.forward(shapes, tokens, parents, start, stop, hidden_in, boundaries, logits, states)
+            self._decoder.forward(shapes, tokens, parents, start, stop, hidden_in, boundaries, logits, maxima, states)
         except TypeError as error:
             raise RowsError(
                 "tokens, parents, sequences, nodes, layers and boundaries are 64-bit integers; got something else"
             ) from error
         self.native_seconds += time.perf_counter() - entered
-        return PassOutput(logits, dict(zip(boundaries, states, strict=True)))
+        return PassOutput(logits, dict(zip(boundaries, states, strict=True)), maxima)
 
 
 def _whole(name: str, value: int) -> int:

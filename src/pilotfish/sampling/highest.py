@@ -29,13 +29,17 @@ class HighestTokens:
     regular: bool
 
 
-def highest_tokens(logits: Rows, vocab_size: int, count: int) -> HighestTokens:
-    """The `count` highest of the first `vocab_size` columns of each row; fewer in a smaller vocabulary."""
+def highest_tokens(logits: Rows, vocab_size: int, count: int, maxima: Rows | None = None) -> HighestTokens:
+    """The `count` highest of the first `vocab_size` columns of each row; fewer in a smaller vocabulary.
+
+    Args:
+        maxima: `[row, block]` where they are known, see `PassOutput`: they tell which part of a row to look at.
+    """
     native = extension()
     count = min(count, vocab_size)
     if native is None or not logits.flags.c_contiguous:
         return highest_by_numpy(logits, vocab_size, count)
-    return HighestTokens(*native.top_rows(logits, vocab_size, count))
+    return HighestTokens(*native.top_rows(logits, vocab_size, count, maxima))
 
 
 def highest_by_numpy(logits: Rows, vocab_size: int, count: int) -> HighestTokens:
