@@ -49,15 +49,31 @@ void group_sums(const float* x, int64_t groups, float* sums) {
   for (int64_t g = 0; g < groups; ++g) sums[g] = sum_lanes(add(load(x + g * kGroup), load(x + g * kGroup + 16)));
 }
 
+using Words = uint32_t __attribute__((vector_size(64)));
+using Halves = uint16_t __attribute__((vector_size(32)));
+
+// To nearest, ties to even; numbers that bfloat16 could hold only as subnormal ones become zero, a NaN stays one.
+PF_INLINE void round_sixteen(const float* x, uint16_t* out) {
+  Words bits;
+  __builtin_memcpy(&bits, x, sizeof bits);
+  const Words upper = bits >> 16, magnitude = bits & 0x7fffffffu;
+  Words rounded = (bits + 0x7fffu + (upper & 1u)) >> 16;
+  rounded = magnitude < 0x00800000u ? upper & 0x8000u : rounded;
+  rounded = magnitude > 0x7f800000u ? upper | 0x40u : rounded;
+  const Halves halves = __builtin_convertvector(rounded, Halves);
+  __builtin_memcpy(out, &halves, sizeof halves);
+}
+
 void round_bfloat16(const float* x, int64_t n, uint16_t* out) {
-  float from[16];
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) round_sixteen(x + i, out + i);  // read before written: `out` may begin where x does
+  if (i == n) return;
+  float from[16] = {};
   uint16_t to[16];
-  for (int64_t i = 0; i < n; i += 16) {  // through both arrays, since the results may lie where the values do
-    const size_t count = static_cast<size_t>(n - i < 16 ? n - i : 16);
-    __builtin_memcpy(from, x + i, count * sizeof(float));
-    for (int lane = 0; lane < 16; ++lane) to[lane] = float32_to_normal_bfloat16(from[lane]);
-    __builtin_memcpy(out + i, to, count * sizeof(uint16_t));
-  }
+  const size_t count = static_cast<size_t>(n - i);
+  __builtin_memcpy(from, x + i, count * sizeof(float));
+  round_sixteen(from, to);
+  __builtin_memcpy(out + i, to, count * sizeof(uint16_t));
 }
 
 double multiply_add_burst(int64_t repeats, float* sink) {

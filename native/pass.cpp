@@ -188,9 +188,11 @@ void Pass::attention(Worker& worker, int64_t index) {
   const int64_t dim = spec_.padded_dim(), group = spec_.heads / spec_.kv_heads;
   const PackedMatrix& consumer =
       decoder_.layers_[static_cast<size_t>(index)].places[static_cast<int>(Place::kOutput)];
-  worker.share(static_cast<int64_t>(blocks_.size()) * spec_.kv_heads, [&](int64_t unit, int64_t) {
-    const Block& block = blocks_[static_cast<size_t>(unit / spec_.kv_heads)];
-    const int64_t kv_head = unit % spec_.kv_heads, queries = block.rows * group;
+  // A thread's units follow each other head by head: the next block of a sequence finds the head's pages in its cache.
+  const int64_t blocks = static_cast<int64_t>(blocks_.size());
+  worker.share(blocks * spec_.kv_heads, [&](int64_t unit, int64_t) {
+    const Block& block = blocks_[static_cast<size_t>(unit % blocks)];
+    const int64_t kv_head = unit / blocks, queries = block.rows * group;
     const Sequence& sequence = *rows_[static_cast<size_t>(block.first_row)].sequence;
     float* query = scratch(worker);
     float* out = query + block_rows_ * group * dim;

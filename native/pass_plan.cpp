@@ -109,9 +109,12 @@ void Pass::plan_segment(const SegmentRequest& wanted, size_t first_row, const in
 }
 
 void Pass::plan_blocks() {
-  // High blocks read each page fewer times, low blocks give every thread its part.
-  const int64_t rows = static_cast<int64_t>(rows_.size());
-  block_rows_ = std::clamp<int64_t>(rows * spec_.kv_heads / (4 * decoder_.threads_), 1, kMostBlockRows);
+  // High blocks read each page fewer times, so there are no more of them than give every thread an equal part.
+  const int64_t rows = static_cast<int64_t>(rows_.size()), threads = decoder_.threads_;
+  int64_t parts = 1;
+  const auto idle = [&] { return round_up(parts * spec_.kv_heads, threads) - parts * spec_.kv_heads; };
+  while (parts < rows && 8 * idle() > parts * spec_.kv_heads) ++parts;
+  block_rows_ = std::clamp<int64_t>((rows + parts - 1) / parts, 1, kMostBlockRows);
   int64_t row = 0;
   for (size_t s = 0; s < segments_.size(); ++s) {
     const Segment& segment = segments_[s];

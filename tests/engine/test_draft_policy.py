@@ -99,6 +99,34 @@ def test_hopeless_drafter_costs_at_most_3_percent():
     assert sum(machine.drafted[40:]) == 0, "given up for good"
 
 
+def test_drafter_is_asked_less_while_a_text_gives_nothing():
+    machine = Machine()
+    turning = Oracle(machine, lambda place: float(place > 200))
+    machine.run(policy(machine, turning), 400)
+    quiet = machine.drafted.index(16)
+    assert turning.asked < len(machine.drafted) - 100
+    rest = machine.drafted[quiet + 1 :]
+    assert min(rest[:-1]) >= 8, "and in every round again once it gives something"
+
+
+def test_quiet_text_of_one_request_does_not_silence_another():
+    machine = Machine()
+    chooser = policy(machine, Oracle(machine, lambda place: 1.0))
+    for request in (0, 1):
+        chooser.begin(request, 1000)
+    texts = {0: [0], 1: [0, 0]}  # the first is never told the truth, the second always
+    drafted = {0: 0, 1: 0}
+    for _ in range(200):
+        jobs = [DraftJob(request, text, 1, 4, SAMPLER, True) for request, text in texts.items()]
+        for job, draft in zip(jobs, chooser.propose(jobs), strict=True):
+            drafted[job.request] += len(draft) > 0
+            accepted = len(draft) if job.request else 0
+            texts[job.request] = [*job.tokens, *([0] * accepted if job.request else []), 0 if job.request else 5]
+            chooser.observe(Observation(job.request, texts[job.request], {}))
+    assert drafted[0] < 40
+    assert drafted[1] > 190
+
+
 @pytest.mark.parametrize("accuracy", [0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
 def test_policy_reaches_the_best_fixed_length(accuracy):
     rates = []
@@ -180,7 +208,7 @@ def test_first_draft_and_single_delays_do_not_make_a_quick_drafter_look_dear():
             self.seconds = 1e-6 if self.asked % 40 else 0.01
             return super().propose(jobs)
 
-    drafter = Delayed(machine, lambda place: 0.0, confidence=0.5)
+    drafter = Delayed(machine, lambda place: 0.5, confidence=0.5)
     machine.run(policy(machine, drafter), 400)
     assert drafter.asked == len(machine.drafted), "asked in every round"
 

@@ -33,6 +33,11 @@ HOPE = 0.9
 FREE = 0.02
 """A drafter whose longest draft takes less than this share of a one-row pass is asked in every round."""
 
+QUIET = 32
+QUIET_EVERY = 4
+"""After so many rounds in a row without a draft worth sending it is asked in one of so many, until one is: text that
+gives nothing does so for long, and asking takes time too."""
+
 OUTLIER = 3.0
 """Beyond so many times what a drafter usually takes, something else has kept it."""
 
@@ -117,6 +122,7 @@ class DraftPolicy(Drafter):
         self._clock = clock
         self._proposed: dict[int, list[_Proposal]] = {}
         self._known: dict[int, int] = {}
+        self._fruitless: dict[int, int] = {}
         self._sent: tuple[int, float] | None = None
         self.hidden_boundaries = tuple(sorted({b for drafter in drafters for b in drafter.hidden_boundaries}))
         self.nodes_per_depth = sum(drafter.nodes_per_depth for drafter in drafters)
@@ -136,6 +142,7 @@ class DraftPolicy(Drafter):
                 member.drafter.begin(request, capacity)
                 begun.callback(member.drafter.end, request)
             begun.pop_all()
+        self._fruitless[request] = 0
         for member in self._members:
             member.survival.begin(request)
             member.rested[request] = 0
@@ -144,6 +151,7 @@ class DraftPolicy(Drafter):
         self._sent = None  # without this request's observation the time of its last pass is not known
         self._proposed.pop(request, None)
         self._known.pop(request, None)
+        self._fruitless.pop(request, None)
         with ExitStack() as ends:
             for member in self._members:
                 ends.callback(member.drafter.end, request)
@@ -158,6 +166,8 @@ class DraftPolicy(Drafter):
         paying = self._may_pay(rows, sum(job.draft_len for job in jobs))
         self.top_successors = self._most_successors if paying else 0  # nor is anybody told what takes time to find out
         chosen = self._chosen(jobs) if paying else [EMPTY_DRAFT] * rows
+        for job, draft in zip(jobs, chosen, strict=True):
+            self._fruitless[job.request] = 0 if draft.tokens else self._fruitless[job.request] + 1
         # A request's first pass may hold rows of its prompt as well, which are not known here.
         starting = any(job.other_rows or len(job.tokens) == job.prompt_length for job in jobs)
         self._sent = None if starting else (rows + sum(map(len, chosen)), self._clock())
@@ -169,11 +179,12 @@ class DraftPolicy(Drafter):
 
     def _chosen(self, jobs: Sequence[DraftJob]) -> list[Draft]:
         rows = len(jobs)
-        # A drafter that costs next to nothing is always asked, and all of these get the same orders.
+        # Drafters that cost next to nothing all get the same orders, for every request whose text is not quiet.
         free = [replace(job, draft_len=min(job.draft_len, LONGEST), max_nodes=LONGEST) for job in jobs]
+        hopeful = [job for job in free if not self._quiet(job.request)]
         plain = self._pass_time(rows)
         for member in self._members:
-            asked: Sequence[DraftJob] = free
+            asked: Sequence[DraftJob] = hopeful
             if member.seconds(LONGEST) >= FREE * plain:
                 asked = [order for job in free if (order := self._order(member, job, rows, plain)) is not None]
             if asked:
@@ -182,6 +193,10 @@ class DraftPolicy(Drafter):
                         node_levels = member.survival.levels(order.request, draft)
                         self._proposed[order.request].append(_Proposal(member, draft, node_levels))
         return self._admit([self._best(job, rows) for job in jobs])
+
+    def _quiet(self, request: int) -> bool:
+        fruitless = self._fruitless[request]
+        return fruitless >= QUIET and fruitless % QUIET_EVERY > 0
 
     def _order(self, member: _Member, job: DraftJob, rows: int, plain: float) -> DraftJob | None:
         """What to ask a dear drafter for on behalf of a request, if anything; decided from the past alone."""
