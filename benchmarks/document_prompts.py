@@ -3,8 +3,8 @@
     python benchmarks/document_prompts.py PROMPTS.jsonl [--count 160] [--seed 0]
     pilotfish train data DOCUMENTS --prompts PROMPTS.jsonl --max-tokens 1400 ...
 
-The documents are passages of Python's own manual and of its modules' descriptions, which are wherever this runs; each is
-summarised, rewritten, explained or asked about, in words of our own.
+The documents are passages of Python's own manual and of its modules' descriptions, which are wherever this runs; each
+is summarised, rewritten, explained or asked about, in words of our own.
 """
 
 import argparse
@@ -24,7 +24,7 @@ TASKS = (
     "Read this passage and list its key points:\n\n{}",
     "Explain in simple words what this text says:\n\n{}",
     "Rewrite the following text so that it is easier to read.\n\n{}",
-    "Document: {}\n\nQuestion: What is this document about, and what should its reader remember? Answer from the document.",
+    "Document: {}\n\nQuestion: What is this document about, and what should its reader remember?",
     "Answer using the text below only. When is what it describes useful?\n\n{}",
     "Give the following text a title and turn it into a few bullet points.\n\n{}",
 )

@@ -191,7 +191,9 @@ class NativeExecutor(PagedExecutor):
             if hidden_in.ndim != 2:
                 raise RowsError(f"hidden_in has {hidden_in.ndim} dimensions; expected [node, hidden]")
         logits = torch.empty((logit_rows, self.config.vocab_size), dtype=torch.float32)
-        maxima = torch.empty((logit_rows, -(-self.config.vocab_size // self._native.MAXIMUM_BLOCK)), dtype=torch.float32)
+        maxima = torch.empty(
+            (logit_rows, -(-self.config.vocab_size // self._native.MAXIMUM_BLOCK)), dtype=torch.float32
+        )
         boundaries = list(dict.fromkeys(capture))
         states = [torch.empty((len(tokens), self.config.hidden_size), dtype=torch.float32) for _ in boundaries]
         entered = time.perf_counter()
