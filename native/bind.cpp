@@ -175,33 +175,34 @@ void forward(Decoder& decoder, const std::vector<SegmentTuple>& segments, std::v
   decoder.forward(request);
 }
 
-nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> gumbel_argmax(Array<const float, 2> scores, uint64_t seed,
-                                                           Array<const int64_t, 1> positions) {
-  const size_t rows = scores.shape(0), vocabulary = scores.shape(1);
-  if (positions.shape(0) != rows)
-    fail<RowsFault>("positions has ", positions.shape(0), " entries; expected one per row, ", rows);
-  auto* choices = new int64_t[rows ? rows : 1];
-  nb::capsule owner(choices, [](void* data) noexcept { delete[] static_cast<int64_t*>(data); });
-  {
-    nb::gil_scoped_release release;
-    const auto choose = [&](int64_t row) {
-      choices[row] =
-          kernels().gumbel_argmax(scores.data() + static_cast<size_t>(row) * vocabulary,
-                                  static_cast<int64_t>(vocabulary), seed,
-                                  static_cast<uint32_t>(static_cast<uint64_t>(positions.data()[row])));
-    };
-    if (rows > 1) {
-      static const int threads = available_cores();
-      run_team(threads, [&](Worker& worker) {
-        worker.share(static_cast<int64_t>(rows), [&](int64_t row, int64_t) { choose(row); });
-      });
-    } else if (rows == 1) {
-      choose(0);
-    }
+// Of the first `vocabulary` columns of each row; nothing where a temperature is to be applied to a row that is not regular.
+std::optional<std::vector<int64_t>> gumbel_argmax(Array<const float, 2> scores, int64_t vocabulary, uint64_t seed,
+                                                  const std::vector<int64_t>& positions, float temperature) {
+  const size_t rows = scores.shape(0), width = scores.shape(1);
+  if (positions.size() != rows)
+    fail<RowsFault>("positions has ", positions.size(), " entries; expected one per row, ", rows);
+  if (vocabulary < 1 || static_cast<size_t>(vocabulary) > width)
+    fail<RowsFault>("vocabulary is ", vocabulary, "; expected 1 to the columns of scores, ", width);
+  std::vector<int64_t> choices(rows);
+  nb::gil_scoped_release release;
+  const auto choose = [&](size_t row) {
+    choices[row] = kernels().gumbel_argmax(scores.data() + row * width, vocabulary, seed,
+                                           static_cast<uint32_t>(static_cast<uint64_t>(positions[row])), temperature);
+  };
+  if (rows > 1) {
+    static const int threads = available_cores();
+    run_team(threads, [&](Worker& worker) {
+      worker.share(static_cast<int64_t>(rows), [&](int64_t row, int64_t) { choose(static_cast<size_t>(row)); });
+    });
+  } else if (rows == 1) {
+    choose(0);
   }
-  for (size_t row = 0; row < rows; ++row)
-    if (choices[row] < 0) fail<RowsFault>("every score of row ", row, " is -inf or NaN; expected at least one to choose");
-  return nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(choices, {rows}, owner);
+  for (size_t row = 0; row < rows; ++row) {
+    if (choices[row] >= 0) continue;
+    if (temperature > 0.0f) return std::nullopt;
+    fail<RowsFault>("every score of row ", row, " is -inf or NaN; expected at least one to choose");
+  }
+  return choices;
 }
 
 void multiply_linear(const PackedLinear& linear, Array<const float, 2> x, Array<float, 2> out, int threads) {
@@ -476,7 +477,8 @@ NB_MODULE(_native, m) {
 
   m.attr("PAGE_POSITIONS") = kPagePositions;
   m.attr("MAXIMUM_BLOCK") = kMaximumBlock;
-  m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("seed"), nb::arg("positions"));
+  m.def("gumbel_argmax", &gumbel_argmax, nb::arg("scores"), nb::arg("vocabulary"), nb::arg("seed"), nb::arg("positions"),
+        nb::arg("temperature") = 0.0f);
   m.def("highest", &highest, nb::arg("scores"), nb::arg("count"));
   m.def("highest_in_rows", &highest_in_rows, nb::arg("scores"), nb::arg("count"));
   m.def("penalised_rows", &penalised_rows, nb::arg("logits"), nb::arg("vocabulary"), nb::arg("penalties"),

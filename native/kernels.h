@@ -77,8 +77,10 @@ struct KernelTable {
   // maxima[i] = the highest of values[32 i] to values[32 i + 31], -inf where all are NaN. Returns whether every value is
   // regular, that is below +inf and not NaN.
   bool (*block_maxima)(const float* values, int64_t blocks, float* maxima);
-  // The token that maximises score + Gumbel noise (see noise.h), or -1 when every score is -inf or NaN.
-  int64_t (*gumbel_argmax)(const float* scores, int64_t vocabulary, uint64_t seed, uint32_t position);
+  // The token that maximises score + Gumbel noise, or -1 when every score is -inf or NaN. A temperature above 0 is applied
+  // first; then -1 as well where a score is NaN or +inf.
+  int64_t (*gumbel_argmax)(const float* scores, int64_t vocabulary, uint64_t seed, uint32_t position,
+                           float temperature);
   // Independent fused multiply-adds; returns how many floating-point operations were done.
   double (*multiply_add_burst)(int64_t repeats, float* sink);
   // The same with the products of storage in pairs.

@@ -47,21 +47,37 @@ bool block_maxima(const float* values, int64_t blocks, float* maxima) {
   return max_lanes(irregular) == 0.0f;
 }
 
-int64_t gumbel_argmax(const float* scores, int64_t vocabulary, uint64_t seed, uint32_t position) {
-  V16 top = splat(kMinusInfinity);
+int64_t gumbel_argmax(const float* scores, int64_t vocabulary, uint64_t seed, uint32_t position, float temperature) {
+  const bool tempered = temperature > 0.0f;
+  V16 top = splat(kMinusInfinity), irregular = zero();
+  const V16 one = splat(1.0f), infinity = splat(-kMinusInfinity);
   int64_t t = 0;
-  for (; t + 16 <= vocabulary; t += 16) top = larger(load(scores + t), top);
+  for (; t + 16 <= vocabulary; t += 16) {
+    const V16 x = load(scores + t);
+    irregular = larger(zero_where_less(x, infinity, one), irregular);
+    top = larger(x, top);
+  }
   float highest = max_lanes(top);
-  for (; t < vocabulary; ++t) highest = scores[t] > highest ? scores[t] : highest;
-  if (!(highest > kMinusInfinity)) return -1;
+  bool regular = max_lanes(irregular) == 0.0f;
+  for (; t < vocabulary; ++t) {
+    regular = regular && scores[t] < -kMinusInfinity;
+    highest = scores[t] > highest ? scores[t] : highest;
+  }
+  if (!(highest > kMinusInfinity) || (tempered && !regular)) return -1;
+  // As the temperature step has it: the highest first, a zero of either sign positive.
+  const V16 shift = splat(tempered ? highest : 0.0f), divisor = splat(tempered ? temperature : 1.0f);
+  const auto read = [&](const float* at) {
+    const V16 x = load(at);
+    return tempered ? div(add(sub(x, shift), zero()), divisor) : x;
+  };
 
   uint32_t words[4][kCounters];
   int64_t best = 0;
   while (scores[best] != highest) ++best;
   philox_batch(static_cast<uint32_t>(best / 4), position, seed, words);
-  double best_score = noisy_score(highest, words[best % 4][0]);
+  double best_score = noisy_score(tempered ? 0.0f : highest, words[best % 4][0]);
 
-  alignas(64) float batch[kBatch], chance[kBatch];
+  alignas(64) float batch[kBatch], chance[kBatch], own[kBatch];
   for (int64_t start = 0; start < vocabulary; start += kBatch) {
     const int64_t count = vocabulary - start < kBatch ? vocabulary - start : kBatch;
     const float* here = scores + start;
@@ -69,7 +85,7 @@ int64_t gumbel_argmax(const float* scores, int64_t vocabulary, uint64_t seed, ui
       for (int64_t i = 0; i < kBatch; ++i) batch[i] = i < count ? here[i] : kMinusInfinity;
       here = batch;
     }
-    const V16 s0 = load(here), s1 = load(here + 16), s2 = load(here + 32), s3 = load(here + 48);
+    const V16 s0 = read(here), s1 = read(here + 16), s2 = read(here + 32), s3 = read(here + 48);
     const float bar = static_cast<float>(best_score);
     if (max_lanes(larger(larger(s0, s1), larger(s2, s3))) + kLargestNoise < bar - 0.001f) continue;
     // -log(u) >= 1 - u, hence noise <= -log(1 - u): a token can only win where 1 - u < e^(score - best). The margin
@@ -91,9 +107,13 @@ int64_t gumbel_argmax(const float* scores, int64_t vocabulary, uint64_t seed, ui
       }
     }
     if (!any) continue;
+    store(own, s0);
+    store(own + 16, s1);
+    store(own + 32, s2);
+    store(own + 48, s3);
     for (int64_t i = 0; i < count; ++i) {
-      if (!possible[i] || !(here[i] > kMinusInfinity)) continue;
-      const double score = noisy_score(here[i], words[i % 4][i / 4]);
+      if (!possible[i] || !(own[i] > kMinusInfinity)) continue;
+      const double score = noisy_score(own[i], words[i % 4][i / 4]);
       const int64_t token = start + i;
       if (score > best_score || (score == best_score && token < best)) {
         best_score = score;

@@ -281,5 +281,5 @@ def test_native_choice_equals_numpys_on_many_rows():
         scores = (torch.randn(120, 2053, generator=generator) * scale).numpy()
         scores[::7, 100:] = -float("inf")
         for row, one in enumerate(scores):
-            found = _native.gumbel_argmax(one[None].copy(), 2**40 + row, np.array([row * 31], dtype=np.int64))[0]
+            found = _native.gumbel_argmax(one[None].copy(), 2053, 2**40 + row, [row * 31])[0]
             assert int(found) == choose_by_numpy(one, 2**40 + row, row * 31)

@@ -54,21 +54,22 @@ def test_choice_is_the_argmax_of_score_plus_noise(name, vocabulary, spread):
     generator = np.random.default_rng(vocabulary)
     for seed, position in [(0, 0), (1, 7), (2**64 - 1, 123456), (0xA4093822299F31D0, 2**33 + 5)]:
         scores = (generator.standard_normal((3, vocabulary)) * spread).astype(np.float32)
-        positions = np.array([position, position + 1, position + 2], dtype=np.int64)
-        got = _native.gumbel_argmax(scores, seed, positions)
+        positions = [position, position + 1, position + 2]
+        got = _native.gumbel_argmax(scores, vocabulary, seed, positions)
         expected = [
-            int(np.argmax(row.astype(np.float64) + noise(seed, int(at), vocabulary)))
+            int(np.argmax(row.astype(np.float64) + noise(seed, at, vocabulary)))
             for row, at in zip(scores, positions, strict=True)
         ]
-        assert got.dtype == np.int64
-        assert got.tolist() == expected
+        assert got == expected
+        padded = np.concatenate([scores, np.full((3, 5), 1e9, dtype=np.float32)], axis=1)
+        assert _native.gumbel_argmax(padded, vocabulary, seed, positions) == expected
 
 
 def test_a_token_of_lowest_noise_needs_a_far_higher_score():
     # Known-bad control for the shortcut that skips tokens: a score lead below the spread of the noise must not decide.
     scores = np.zeros((1, 4000), dtype=np.float32)
     scores[0, 17] = 5.0
-    wins = sum(int(_native.gumbel_argmax(scores, seed, np.zeros(1, dtype=np.int64))[0]) == 17 for seed in range(400))
+    wins = sum(int(_native.gumbel_argmax(scores, 4000, seed, [0])[0]) == 17 for seed in range(400))
     chance = math.exp(5.0) / (math.exp(5.0) + 3999)  # 0.0358; 400 draws give 14.3 +- 3.7
     assert 2 <= wins <= 400 * chance + 15
 
@@ -76,13 +77,14 @@ def test_a_token_of_lowest_noise_needs_a_far_higher_score():
 def test_minus_infinity_never_wins_and_alone_is_refused():
     scores = np.full((2, 200), -np.inf, dtype=np.float32)
     scores[0, 150] = -1e30
-    positions = np.zeros(2, dtype=np.int64)
-    assert _native.gumbel_argmax(scores[:1], 3, positions[:1]).tolist() == [150]
+    assert _native.gumbel_argmax(scores[:1], 200, 3, [0]) == [150]
     with pytest.raises(RowsError, match="row 1"):
-        _native.gumbel_argmax(scores, 3, positions)
+        _native.gumbel_argmax(scores, 200, 3, [0, 0])
     with pytest.raises(RowsError, match="positions has 1"):
-        _native.gumbel_argmax(scores, 3, positions[:1])
+        _native.gumbel_argmax(scores, 200, 3, [0])
+    with pytest.raises(RowsError, match="vocabulary is 201"):
+        _native.gumbel_argmax(scores, 201, 3, [0, 0])
 
 
 def test_no_rows_give_no_choices():
-    assert _native.gumbel_argmax(np.zeros((0, 5), dtype=np.float32), 0, np.zeros(0, dtype=np.int64)).shape == (0,)
+    assert _native.gumbel_argmax(np.zeros((0, 5), dtype=np.float32), 5, 0, []) == []

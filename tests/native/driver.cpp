@@ -322,9 +322,12 @@ void check_instruction_sets() {
     check(same(outputs.back().data(), outputs.front()), name + " differs from " + instruction_sets().front());
     std::vector<float> scores(1003);
     for (size_t i = 0; i < scores.size(); ++i) scores[i] = std::sin(static_cast<float>(i));
-    check(kernels().gumbel_argmax(scores.data(), 1003, 42, 7) ==
-              portable_kernels().gumbel_argmax(scores.data(), 1003, 42, 7),
+    check(kernels().gumbel_argmax(scores.data(), 1003, 42, 7, 0.0f) ==
+              portable_kernels().gumbel_argmax(scores.data(), 1003, 42, 7, 0.0f),
           name + " draws another token");
+    check(kernels().gumbel_argmax(scores.data(), 1003, 42, 7, 0.3f) ==
+              portable_kernels().gumbel_argmax(scores.data(), 1003, 42, 7, 0.3f),
+          name + " draws another token at a temperature");
   }
   select_instruction_set("auto");
 }

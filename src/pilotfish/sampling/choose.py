@@ -15,6 +15,7 @@ from pilotfish.errors import RowsError
 from pilotfish.sampling.candidates import Candidates, Scores
 from pilotfish.sampling.extension import extension
 from pilotfish.sampling.noise import TOKENS_PER_BLOCK, gumbel, gumbel_at, log_exponentials
+from pilotfish.sampling.rows import Rows
 
 
 def choose(found: Candidates, seed: int, positions: Sequence[int]) -> list[int]:
@@ -35,9 +36,24 @@ def choose(found: Candidates, seed: int, positions: Sequence[int]) -> list[int]:
             chosen: list[int] = native.highest_differences(found.ids, np.ascontiguousarray(found.scores), logs)
             return chosen
         rows = np.ascontiguousarray(found.scores)
-        tokens: list[int] = native.gumbel_argmax(rows, seed, np.array(positions, dtype=np.int64)).tolist()
+        tokens: list[int] = native.gumbel_argmax(rows, rows.shape[1], seed, positions)
     except RowsError as error:
         raise AssertionError(_NO_SCORE) from error
+    return tokens
+
+
+def choose_tempered(
+    logits: Rows, vocab_size: int, divisor: float, seed: int, positions: Sequence[int]
+) -> list[int] | None:
+    """`choose` after the temperature step alone, in one native look at the first `vocab_size` columns of the logits.
+
+    Returns:
+        `None` where this way is not open: the step and `choose` one after the other are the reference.
+    """
+    native = extension()
+    if native is None or not logits.flags.c_contiguous:
+        return None
+    tokens: list[int] | None = native.gumbel_argmax(logits, vocab_size, seed, positions, divisor)
     return tokens
 
 
