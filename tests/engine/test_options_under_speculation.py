@@ -1,6 +1,5 @@
 """Every option, any drafter, any draft length, any company: what comes out is what plain decoding gives."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
