@@ -1,14 +1,12 @@
 """Fits the weights of `drafters/lookup_weights.py` on a data set's conversations.
 
-    python benchmarks/fit_lookup.py DATA [--also DATA ...] [--conversations 900] [--table-share 0.75]
-        [--output lookup_weights.json]
+    python benchmarks/fit_lookup.py DATA [--conversations 900] [--table-share 0.75] [--output lookup_weights.json]
 
 DATA is a directory that `pilotfish train data` made with the states after the last layer. A table is made of the first
 part of its conversations, and the weights are fitted on the others but for a last part, on which they are measured: at
-every token of an answer, which of the tokens that anything names was the target's. Of further data sets nothing goes
-into the table: those about documents (`document_prompts.py`) show what copying from a long prompt looks like. The
-network starts from a logistic regression, which is its first unit. What the target thinks likely is learned from the
-delivered tokens' rows alone; in use, the rows of rejected ones teach as well.
+every token of an answer, which of the tokens that anything names was the target's. The network starts from a logistic
+regression, which is its first unit. What the target thinks likely is learned from the delivered tokens' rows alone; in
+use, the rows of rejected ones teach as well.
 """
 
 import argparse
@@ -27,7 +25,7 @@ from pilotfish.drafters.backoff import BackoffTable
 from pilotfish.drafters.lookup_index import CONTEXT, LEAST_UNNAMED, PythonLookupIndex
 from pilotfish.models.files import resolve
 from pilotfish.sampling.noise import gumbel
-from pilotfish.train.dataset import Conversation, DataSet, Place
+from pilotfish.train.dataset import Conversation, DataSet
 from pilotfish.train.pool import Text, build_table
 from pilotfish.train.pool_laws import TopOfLaws
 
@@ -198,16 +196,9 @@ def _numbers(values: Sequence[float]) -> str:
     return json.dumps([0 if round(value, 3) == 0 else round(value, 3) for value in values])
 
 
-def _parted(texts: list[Text]) -> tuple[list[Text], list[Text]]:
-    """Those to fit on, and those that only measure."""
-    first = len(texts) - max(1, int(len(texts) * HELD_OUT))
-    return texts[:first], texts[first:]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--also", type=Path, nargs="*", default=[])
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--conversations", type=int, default=900)
     parser.add_argument("--table-share", type=float, default=0.75)
@@ -218,32 +209,24 @@ def main() -> None:
     data = DataSet(options.data, fingerprint=files.fingerprint)
     laws = TopOfLaws(files.config, files.weights, 8, data.manifest.model.weights)
     last = files.config.num_layers
-
-    def texts_of(source: DataSet, places: Sequence[Place]) -> list[Text]:
-        found = []
-        for place in places:
-            each = source.read(place, [last])
-            found.append(Text(each.tokens.numpy(), each.loss_mask.numpy(), laws(each.hidden[last])))
-        return found
-
     places = data.places("train")[: options.conversations]
-    split = int(len(places) * options.table_share)
-    table = build_table(texts_of(data, places[:split]), orders=(1, 2, 3, 4), max_bytes=1 << 40)
-    own, new = _parted(texts_of(data, places[split:]))
-    again = own[:AGAIN]
-    read = [data.read(place, [last]) for place in places[split:][: len(again)]]
-    for path in options.also:
-        further = DataSet(path, fingerprint=files.fingerprint)
-        for kept, more in zip((own, new), _parted(texts_of(further, further.places("train"))), strict=True):
-            kept.extend(more)
+    texts = []
+    for place in places:
+        each = data.read(place, [last])
+        texts.append(Text(each.tokens.numpy(), each.loss_mask.numpy(), laws(each.hidden[last])))
+    split = int(len(texts) * options.table_share)
+    table = build_table(texts[:split], orders=(1, 2, 3, 4), max_bytes=1 << 40)
+    rest = texts[split:]
+    read = [data.read(place, [last]) for place in places[split:][:AGAIN]]
+    own = rest[: len(rest) - max(1, int(len(rest) * HELD_OUT))]
     fits = {}
     for name, source in (("without_table", None), ("with_table", table)):
         features, labels = samples(own, source)
-        new_features, new_labels = samples(new, source)
+        new_features, new_labels = samples(rest[len(own) :], source)
         both = np.concatenate((features, new_features)), np.concatenate((labels, new_labels))
         factors = fitted(*both, len(new_labels), options.rounds)
         index = partial(PythonLookupIndex, at.LookupWeights(factors.astype(np.float64), ()), source)
-        noise = fitted_noise(choices(read, again, laws, index), options.rounds)
+        noise = fitted_noise(choices(read, rest[:AGAIN], laws, index), options.rounds)
         fits[name] = factors if source is not None else factors[: at.TABLE], noise
     options.output.write_text(written(fits), encoding="utf-8")
 
