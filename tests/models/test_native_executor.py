@@ -216,6 +216,27 @@ def test_impossible_configurations_are_refused():
             NativeExecutor(broken, TensorWeights(random_tensors(broken)))
 
 
+@pytest.mark.parametrize("weight_type", ["float32", "bfloat16-compute"])
+def test_maxima_are_those_of_blocks_of_logits(weight_type):
+    """The vocabulary ends within a block, and 67 rows are more than are looked at together."""
+    tensors = random_tensors(PLAIN)
+    tokens, last = random_tokens(70), PLAIN.vocab_size // 32 * 32
+    assert last < PLAIN.vocab_size
+
+    def run():
+        each = native(PLAIN, tensors, weight_type)
+        output = each.forward([Segment(each.open(70), tokens, logits_from=3)])
+        return output.maxima, torch.stack([block.amax(1) for block in output.logits.split(32, dim=1)], 1)
+
+    maxima, expected = run()
+    assert torch.equal(maxima, expected)
+    assert (expected[:, -1] < 0).any(), "what is beyond the vocabulary is zero, and does not count"
+    tensors["lm_head.weight"][40] = torch.nan
+    maxima, _ = run()
+    assert torch.equal(maxima[:, 1], torch.full((67,), torch.inf))
+    assert torch.equal(maxima[:, 0], expected[:, 0])
+
+
 @pytest.fixture
 def opened():
     """An executor with a sequence of 9 committed tokens and the nodes of `TREE`."""

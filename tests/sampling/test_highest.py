@@ -79,3 +79,20 @@ def test_more_tokens_than_columns_are_refused():
         _native.top_rows(np.zeros((1, 4), dtype=np.float32), 5, 1)
     with pytest.raises(RowsError, match="the 3 highest of 2"):
         _native.top_rows(np.zeros((1, 4), dtype=np.float32), 2, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf])
+def test_known_maxima_change_nothing(kind, bad):
+    rows = rows_of(kind, 1000).copy()
+    if bad is not None:
+        rows[1, 400] = bad
+    padded = np.concatenate([rows, np.zeros((3, 24), dtype=np.float32)], axis=1)
+    maxima = padded.reshape(3, 32, 32).max(axis=2)
+    maxima[np.isnan(maxima)] = np.inf
+    for count in (1, 8, 20):
+        found, expected = highest_tokens(padded, 1000, count, maxima), highest_tokens(padded, 1000, count)
+        assert (found.ids, found.regular) == (expected.ids, expected.regular)
+        assert np.array_equal(found.shares, expected.shares, equal_nan=True)
+    with pytest.raises(RowsError, match="maxima is 2"):
+        highest_tokens(padded, 1000, 1, maxima[:2])
