@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kHeader = 2;  // words before the ids
 constexpr size_t kReach = 15;  // the last word of a record of six successors, the most that tables have, is no further off
 
+constexpr int32_t kMostSuccessors = 255;  // of a context; a table's file has a byte for their number
+
 void bring(const void* at) { __builtin_prefetch(at, 0, 3); }
 
 }  // namespace
@@ -37,7 +39,8 @@ TableOrder::TableOrder(int64_t length, const int32_t* keys, size_t entries, cons
     : length_(length) {
   bool fits = starts[0] == 0 && static_cast<size_t>(starts[entries]) == successors_in_all &&
               kHeader * (entries + successors_in_all) <= std::numeric_limits<uint32_t>::max();
-  for (size_t i = 0; i < entries; ++i) fits = fits && starts[i] <= starts[i + 1] && seen[i] < kSeenClasses;
+  for (size_t i = 0; i < entries; ++i)
+    fits = fits && starts[i] <= starts[i + 1] && starts[i + 1] - starts[i] <= kMostSuccessors && seen[i] < kSeenClasses;
   if (!fits) throw std::invalid_argument("a table's runs of successors are out of range");
 
   while (shift_ > 8 && (size_t{1} << (32 - shift_)) < entries) --shift_;

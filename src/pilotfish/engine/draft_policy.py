@@ -163,9 +163,13 @@ class DraftPolicy(Drafter):
         for job in jobs:
             self._known[job.request] = len(job.tokens)
             self._proposed[job.request] = []
-        paying = self._may_pay(rows, sum(job.draft_len for job in jobs))
-        self.top_successors = self._most_successors if paying else 0  # nor is anybody told what takes time to find out
-        chosen = self._chosen(jobs) if paying else [EMPTY_DRAFT] * rows
+        chosen = [EMPTY_DRAFT] * rows
+        hopeful = [job for job in jobs if not self._quiet(job.request)]
+        if hopeful or any(self._dear(member, rows) for member in self._members):
+            paying = self._may_pay(rows, sum(job.draft_len for job in jobs))
+            self.top_successors = self._most_successors if paying else 0  # nor is told what takes time to find out
+            if paying:
+                chosen = self._chosen(jobs, hopeful)
         for job, draft in zip(jobs, chosen, strict=True):
             self._fruitless[job.request] = 0 if draft.tokens else self._fruitless[job.request] + 1
         # A request's first pass may hold rows of its prompt as well, which are not known here.
@@ -177,22 +181,25 @@ class DraftPolicy(Drafter):
         """Whether any draft could: in a large batch, or where rows are dear, asking for drafts only takes time."""
         return self._best_count([HOPE] * min(most, rows + LONGEST), rows, float(rows))[0] > 0
 
-    def _chosen(self, jobs: Sequence[DraftJob]) -> list[Draft]:
+    def _chosen(self, jobs: Sequence[DraftJob], hopeful: Sequence[DraftJob]) -> list[Draft]:
         rows = len(jobs)
         # Drafters that cost next to nothing all get the same orders, for every request whose text is not quiet.
-        free = [replace(job, draft_len=min(job.draft_len, LONGEST), max_nodes=LONGEST) for job in jobs]
-        hopeful = [job for job in free if not self._quiet(job.request)]
+        free = [_longest(job) for job in hopeful]
         plain = self._pass_time(rows)
         for member in self._members:
-            asked: Sequence[DraftJob] = hopeful
-            if member.seconds(LONGEST) >= FREE * plain:
-                asked = [order for job in free if (order := self._order(member, job, rows, plain)) is not None]
+            asked: Sequence[DraftJob] = free
+            if self._dear(member, rows):
+                orders = (self._order(member, _longest(job), rows, plain) for job in jobs)
+                asked = [order for order in orders if order is not None]
             if asked:
                 for order, draft in zip(asked, member.propose(asked, self._clock), strict=True):
                     if draft.tokens:
                         node_levels = member.survival.levels(order.request, draft)
                         self._proposed[order.request].append(_Proposal(member, draft, node_levels))
         return self._admit([self._best(job, rows) for job in jobs])
+
+    def _dear(self, member: _Member, rows: int) -> bool:
+        return member.seconds(LONGEST) >= FREE * self._pass_time(rows)
 
     def _quiet(self, request: int) -> bool:
         fruitless = self._fruitless[request]
@@ -293,6 +300,10 @@ class DraftPolicy(Drafter):
             self._proposed[observation.request].clear()
         for member in self._members:
             member.drafter.observe(observation)
+
+
+def _longest(job: DraftJob) -> DraftJob:
+    return replace(job, draft_len=min(job.draft_len, LONGEST), max_nodes=LONGEST)
 
 
 def _candidate(draft: Draft, survival: list[float]) -> _Candidate:
