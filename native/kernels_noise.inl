@@ -1,5 +1,6 @@
-// What sampling reads whole rows for: the maxima of their blocks, and argmax of score + Gumbel noise. The noise of a token is a pure function of (seed, position, token): word token % 4 of
-// Philox-4x32-10 (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405) at counter (token / 4, position, 0, 0).
+// What sampling reads whole rows for: the maxima of their blocks, and argmax of score + Gumbel noise. The noise of a token
+// is a pure function of (seed, position, token): word token % 4 of Philox-4x32-10 (Salmon et al. 2011,
+// https://doi.org/10.1145/2063384.2063405) at counter (token / 4, position, 0, 0).
 
 constexpr int kCounters = 16, kBatch = 4 * kCounters;  // tokens whose noise is made together
 constexpr float kLargestNoise = 22.95f;                // above -log(-log(1 - 2^-33)) = 22.87

@@ -9,7 +9,7 @@
 namespace pilotfish {
 namespace {
 
-constexpr size_t kHeader = 2;  // words before the ids
+constexpr size_t kHeader = 2, kPerSuccessor = 2;  // words of a record: before the ids, and for each successor
 constexpr size_t kReach = 15;  // the last word of a record of six successors, the most that tables have, is no further off
 
 constexpr int32_t kMostSuccessors = 255;  // of a context; a table's file has a byte for their number
@@ -38,7 +38,7 @@ TableOrder::TableOrder(int64_t length, const int32_t* keys, size_t entries, cons
                        const int32_t* successors, const float* shares, size_t successors_in_all, const uint8_t* seen)
     : length_(length) {
   bool fits = starts[0] == 0 && static_cast<size_t>(starts[entries]) == successors_in_all &&
-              kHeader * (entries + successors_in_all) <= std::numeric_limits<uint32_t>::max();
+              kHeader * entries + kPerSuccessor * successors_in_all <= std::numeric_limits<uint32_t>::max();
   for (size_t i = 0; i < entries; ++i)
     fits = fits && starts[i] <= starts[i + 1] && starts[i + 1] - starts[i] <= kMostSuccessors && seen[i] < kSeenClasses;
   if (!fits) throw std::invalid_argument("a table's runs of successors are out of range");
@@ -46,7 +46,7 @@ TableOrder::TableOrder(int64_t length, const int32_t* keys, size_t entries, cons
   while (shift_ > 8 && (size_t{1} << (32 - shift_)) < entries) --shift_;
   const size_t buckets = size_t{1} << (32 - shift_);
   beginnings_.assign(buckets + 1, 0);
-  const auto words = [&](size_t i) { return kHeader * (1 + static_cast<size_t>(starts[i + 1] - starts[i])); };
+  const auto words = [&](size_t i) { return kHeader + kPerSuccessor * static_cast<size_t>(starts[i + 1] - starts[i]); };
   for (size_t i = 0; i < entries; ++i) beginnings_[bucket(keys[i]) + 1] += static_cast<uint32_t>(words(i));
   std::partial_sum(beginnings_.begin(), beginnings_.end(), beginnings_.begin());
   records_.resize(beginnings_[buckets] + kReach);
@@ -84,7 +84,7 @@ bool TableOrder::find(int32_t key, TableEntry* entry) const {
       *entry = {record + kHeader, record + kHeader + count, count, record[1].whole % kSeenClasses};
       return true;
     }
-    record += kHeader + 2 * static_cast<size_t>(count);
+    record += kHeader + kPerSuccessor * static_cast<size_t>(count);
   }
   return false;
 }

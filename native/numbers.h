@@ -26,8 +26,8 @@ static inline uint16_t float32_to_bfloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// The same with numbers that bfloat16 could hold only as subnormal ones becoming zero. No branch, so that loops over it
-// become vector instructions.
+// The same with numbers that bfloat16 could hold only as subnormal ones becoming zero; what the kernels'
+// round_bfloat16 does to many.
 static inline uint16_t float32_to_normal_bfloat16(float value) {
   const uint32_t bits = float_to_bits(value), magnitude = bits & 0x7fffffffu;
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;

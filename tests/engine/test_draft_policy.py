@@ -111,20 +111,40 @@ def test_drafter_is_asked_less_while_a_text_gives_nothing():
 
 def test_quiet_text_of_one_request_does_not_silence_another():
     machine = Machine()
-    chooser = policy(machine, Oracle(machine, lambda place: 1.0))
+    asked = {0: 0, 1: 0}
+
+    class Counting(Oracle):
+        def one(self, job):
+            asked[job.request] += 1
+            return super().one(job)
+
+    chooser = policy(machine, Counting(machine, lambda place: 1.0))
     for request in (0, 1):
         chooser.begin(request, 1000)
     texts = {0: [0], 1: [0, 0]}  # the first is never told the truth, the second always
-    drafted = {0: 0, 1: 0}
     for _ in range(200):
         jobs = [DraftJob(request, text, 1, 4, SAMPLER, True) for request, text in texts.items()]
         for job, draft in zip(jobs, chooser.propose(jobs), strict=True):
-            drafted[job.request] += len(draft) > 0
             accepted = len(draft) if job.request else 0
             texts[job.request] = [*job.tokens, *([0] * accepted if job.request else []), 0 if job.request else 5]
             chooser.observe(Observation(job.request, texts[job.request], {}))
-    assert drafted[0] < 40
-    assert drafted[1] > 190
+    assert 60 < asked[0] < 120
+    assert asked[1] == 200
+
+
+def test_rounds_in_which_the_batch_leaves_no_room_do_not_make_a_text_quiet():
+    machine = Machine()
+    machine.time = PassTime({1: 0.010, 2: 0.0101, 6: 0.0105, 7: 0.02, 64: 0.6})
+    drafter = Oracle(machine, lambda place: 1.0)
+    chooser = policy(machine, drafter)
+    for request in range(40):
+        chooser.begin(request, 1000)
+    jobs = [DraftJob(request, [0, 0], 1, 4, SAMPLER, True) for request in range(40)]
+    for _ in range(50):
+        assert not any(draft.tokens for draft in chooser.propose(jobs))
+    assert drafter.asked == 0
+    for _ in range(5):
+        assert chooser.propose(jobs[:1])[0].tokens
 
 
 @pytest.mark.parametrize("accuracy", [0.1, 0.3, 0.5, 0.7, 0.9, 1.0])

@@ -390,6 +390,27 @@ void check_sampling() {
   }
 }
 
+// Rounding many numbers is rounding each, wherever they lie and wherever the results go.
+void check_rounding() {
+  Random random{6};
+  std::vector<float> values{0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1.1754942e-38f, 1.1754944e-38f, 3.4e38f, 1.0f};
+  for (uint32_t bits : {0x7f800001u, 0xff80ffffu, 0x3f808000u, 0x3f818000u, 0x3f807fffu, 0x007fffffu, 0x807f8000u})
+    values.push_back(bits_to_float(bits));
+  while (values.size() < 77) values.push_back(bits_to_float(random.next() << 8 ^ random.next()));
+  for (const std::string& name : instruction_sets()) {
+    select_instruction_set(name);
+    for (size_t count = 0; count <= values.size(); ++count) {
+      std::vector<float> place(values);
+      kernels().round_bfloat16(place.data(), static_cast<int64_t>(count), reinterpret_cast<uint16_t*>(place.data()));
+      std::vector<uint16_t> halves(2 * place.size());
+      std::memcpy(halves.data(), place.data(), place.size() * sizeof(float));
+      for (size_t i = 0; i < count; ++i)
+        check(halves[i] == float32_to_normal_bfloat16(values[i]), name + ": rounding of number " + std::to_string(i));
+    }
+  }
+  select_instruction_set("auto");
+}
+
 // Whatever a table's file says, once its bounds were checked, and whatever is asked.
 void check_lookup() {
   Random random{4};
@@ -482,6 +503,7 @@ int main() {
   check_refusals();
   check_instruction_sets();
   check_sampling();
+  check_rounding();
   check_lookup();
   check_concurrent_use();
   check_fork();

@@ -94,5 +94,10 @@ def test_known_maxima_change_nothing(kind, bad):
         found, expected = highest_tokens(padded, 1000, count, maxima), highest_tokens(padded, 1000, count)
         assert (found.ids, found.regular) == (expected.ids, expected.regular)
         assert np.array_equal(found.shares, expected.shares, equal_nan=True)
+    if kind == "normal" and bad is None:
+        hidden = np.full_like(maxima, -np.inf)
+        hidden[:, 3] = maxima[:, 3]
+        found = highest_tokens(padded, 960, 1, hidden).ids
+        assert found == [[96 + int(row[96:128].argmax())] for row in padded], "they are what is gone by"
     with pytest.raises(RowsError, match="maxima is 2"):
         highest_tokens(padded, 1000, 1, maxima[:2])

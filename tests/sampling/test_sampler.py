@@ -4,7 +4,7 @@ import torch
 from scipy import stats
 
 from pilotfish.sampling import Prefix, Sampler, SamplingParams
-from pilotfish.sampling.choose import choose, choose_tempered, gumbel_argmax
+from pilotfish.sampling.choose import choose, choose_from_logits, gumbel_argmax
 from pilotfish.sampling.noise import gumbel
 from pilotfish.sampling.truncation import Temperature
 
@@ -179,7 +179,7 @@ def test_coupled_choices_agree_as_often_as_the_formula_says():
     assert p_value(gumbel_argmax(draft_law.log().expand(count, 5), 5, range(count))) < FALSE_ALARM
 
 
-@pytest.mark.parametrize("temperature", [1e-45, 0.01, 0.3, 0.7, 1.5, 40.0])
+@pytest.mark.parametrize("temperature", [1e-45, 0.01, 0.3, 0.7, 1.0, 1.5, 40.0])
 @pytest.mark.parametrize("width", [5, 64, 1000, 4099])
 def test_temperature_in_the_choice_is_the_step_before_it(temperature, width):
     generator = np.random.default_rng(width)
@@ -190,10 +190,12 @@ def test_temperature_in_the_choice_is_the_step_before_it(temperature, width):
     real = width - 2
     logits[:, real:] = 1e9
     found, places = sampler(real, seed=5, temperature=temperature), list(range(10, 50))
-    divisor = Temperature(temperature).divisor
+    divisor = 0.0 if temperature == 1 else Temperature(temperature).divisor
     stepwise = choose(found.pipeline.of_rows(logits, real, prefixes(40)), 5, places)
-    assert choose_tempered(logits, real, divisor, 5, places) == stepwise
+    assert choose_from_logits(logits, real, divisor, 5, places) == stepwise
     assert found.choices(logits, prefixes(40)) == stepwise
-    for odd in (np.inf, np.nan):
+    for odd in (np.inf, np.nan) if divisor else ():
         logits[3, 1] = odd
-        assert choose_tempered(logits, real, divisor, 5, places) is None, "left to the steps, which say what is wrong"
+        assert choose_from_logits(logits, real, divisor, 5, places) is None, (
+            "left to the steps, which say what is wrong"
+        )

@@ -31,12 +31,13 @@ HOPE = 0.9
 """Where even drafts of which so many tokens were accepted would not pay, nobody is asked for one."""
 
 FREE = 0.02
-"""A drafter whose longest draft takes less than this share of a one-row pass is asked in every round."""
+"""A drafter whose longest draft takes less than this share of a plain pass is asked in every round of a text that
+is not quiet."""
 
 QUIET = 32
 QUIET_EVERY = 4
-"""After so many rounds in a row without a draft worth sending it is asked in one of so many, until one is: text that
-gives nothing does so for long, and asking takes time too."""
+"""A text is quiet once so many rounds in a row had no draft worth sending: then such a drafter is asked in one round of
+so many, until one is. Text that gives nothing does so for long, and asking takes time too."""
 
 OUTLIER = 3.0
 """Beyond so many times what a drafter usually takes, something else has kept it."""
@@ -163,15 +164,17 @@ class DraftPolicy(Drafter):
         for job in jobs:
             self._known[job.request] = len(job.tokens)
             self._proposed[job.request] = []
-        chosen = [EMPTY_DRAFT] * rows
+        chosen, room = [EMPTY_DRAFT] * rows, True
         hopeful = [job for job in jobs if not self._quiet(job.request)]
         if hopeful or any(self._dear(member, rows) for member in self._members):
-            paying = self._may_pay(rows, sum(job.draft_len for job in jobs))
-            self.top_successors = self._most_successors if paying else 0  # nor is told what takes time to find out
-            if paying:
+            room = self._may_pay(rows, sum(job.draft_len for job in jobs))
+            # Where no draft could pay, drafters are not told either what takes time to find out.
+            self.top_successors = self._most_successors if room else 0
+            if room:
                 chosen = self._chosen(jobs, hopeful)
-        for job, draft in zip(jobs, chosen, strict=True):
-            self._fruitless[job.request] = 0 if draft.tokens else self._fruitless[job.request] + 1
+        if room:  # that a batch leaves none says nothing of its texts
+            for job, draft in zip(jobs, chosen, strict=True):
+                self._fruitless[job.request] = 0 if draft.tokens else self._fruitless[job.request] + 1
         # A request's first pass may hold rows of its prompt as well, which are not known here.
         starting = any(job.other_rows or len(job.tokens) == job.prompt_length for job in jobs)
         self._sent = None if starting else (rows + sum(map(len, chosen)), self._clock())

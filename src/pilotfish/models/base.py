@@ -54,7 +54,8 @@ class PassOutput:
         logits: float32, only the rows asked for. Columns cover the padded vocabulary.
         hidden: float32 hidden states of all rows by layer boundary: 0 is the embedding, i the output of layer i - 1.
         maxima: the highest logit of each block of 32 columns, plus infinity where one is not a number. From executors
-            that have them for nothing: a search for the highest tokens need not read the rows then.
+            that have them for nothing: a search for the highest tokens need not read the rows then. Whoever changes
+            logits drops them.
     """
 
     logits: Float[Tensor, "row vocab"]

@@ -1,8 +1,8 @@
 """The target's own choice: the highest sum of score and noise.
 
-Owns which of three ways is the cheapest: noise for the candidates that are left, the native kernel for whole rows, or
-all noise in NumPy. They give the same token; the native kernel's double-precision logarithm may differ from NumPy's in
-its last bit.
+Owns which way is the cheapest: noise for the candidates that are left, the native kernel for whole rows of scores or of
+logits that a temperature divides, or all noise in NumPy. They give the same token; the native kernel's
+double-precision logarithm may differ from NumPy's in its last bit.
 """
 
 from collections.abc import Sequence
@@ -42,10 +42,13 @@ def choose(found: Candidates, seed: int, positions: Sequence[int]) -> list[int]:
     return tokens
 
 
-def choose_tempered(
+def choose_from_logits(
     logits: Rows, vocab_size: int, divisor: float, seed: int, positions: Sequence[int]
 ) -> list[int] | None:
-    """`choose` after the temperature step alone, in one native look at the first `vocab_size` columns of the logits.
+    """`choose` in one native look at the first `vocab_size` columns of the logits, for a pipeline without other steps.
+
+    Args:
+        divisor: of the temperature step; 0 where there is none.
 
     Returns:
         `None` where this way is not open: the step and `choose` one after the other are the reference.
@@ -53,7 +56,10 @@ def choose_tempered(
     native = extension()
     if native is None or not logits.flags.c_contiguous:
         return None
-    tokens: list[int] | None = native.gumbel_argmax(logits, vocab_size, seed, positions, divisor)
+    try:
+        tokens: list[int] | None = native.gumbel_argmax(logits, vocab_size, seed, positions, divisor)
+    except RowsError as error:
+        raise AssertionError(_NO_SCORE) from error
     return tokens
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Float32, Float64
 from torch import Tensor
 
-from pilotfish.sampling.choose import choose, choose_tempered
+from pilotfish.sampling.choose import choose, choose_from_logits
 from pilotfish.sampling.grammar import Grammar, GrammarConstraint
 from pilotfish.sampling.logprobs import TokenLogprobs, token_logprobs
 from pilotfish.sampling.noise import Stream, uniforms
@@ -19,7 +19,15 @@ from pilotfish.sampling.params import SamplingParams
 from pilotfish.sampling.pipeline import build_pipeline
 from pilotfish.sampling.prefix import Prefix
 from pilotfish.sampling.rows import Rows, rows_of
+from pilotfish.sampling.step import Step
 from pilotfish.sampling.truncation import Greedy, Temperature
+
+
+def _only_divisor(steps: Sequence[Step]) -> float | None:
+    """What logits are divided by where nothing else is done to them, 0 for nothing at all; `None` where more is."""
+    if not steps:
+        return 0.0
+    return steps[0].divisor if len(steps) == 1 and type(steps[0]) is Temperature else None
 
 
 class Sampler:
@@ -55,8 +63,7 @@ class Sampler:
         self.pipeline = build_pipeline(params, eos_ids=eos_ids, bad_words=bad_words, constraint=self.constraint)
         self.takes_highest: bool = self.pipeline.steps == (Greedy(),)
         """Whether the choice is the highest logit, whatever the prefix is."""
-        alone = self.pipeline.steps[0] if len(self.pipeline.steps) == 1 else None
-        self._divisor = alone.divisor if type(alone) is Temperature else None
+        self._divisor = _only_divisor(self.pipeline.steps)
 
     def choices(self, logits: Float[Tensor, "row padded_vocab"] | Rows, prefixes: Sequence[Prefix]) -> list[int]:
         """The choice of each row at its prefix's position: argmax(scores + noise), plain argmax at temperature 0.
@@ -68,7 +75,7 @@ class Sampler:
         assert rows.shape[1] >= self.vocab_size, "logits cover the vocabulary"
         positions = [prefix.position for prefix in prefixes]
         if self._divisor is not None:
-            chosen = choose_tempered(rows, self.vocab_size, self._divisor, self.seed, positions)
+            chosen = choose_from_logits(rows, self.vocab_size, self._divisor, self.seed, positions)
             if chosen is not None:
                 return chosen
         candidates = self.pipeline.of_rows(rows, self.vocab_size, prefixes)
