@@ -122,7 +122,6 @@ def test_perfect_drafter_is_accepted_whole(policy_limits, tiny_directory):
     (completion,) = LLM(tiny_directory, threads=1, speculative_config=None).generate([prompt], params)[0].outputs
     answer = list(completion.token_ids)
     for name in ("perfect, k=4", "random, warm", "turning, cold"):
-        sides[name].start()
         assert sides[name].run(prompt, params, answer) == answer
     assert sum(1 + size for size in sides["perfect, k=4"].sizes[0]) >= 16
     assert len(sides["perfect, k=4"].sizes[0]) == 4
