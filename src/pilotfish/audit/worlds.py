@@ -27,7 +27,7 @@ from pilotfish.engine.draft_policy import DraftPolicy
 from pilotfish.engine.pass_time import PassTime
 from pilotfish.models.base import Executor, Segment
 
-MODEL_FREE = ("ngram", "suffix", "recycle", "lookup", "suffix tree", "recycle tree")
+MODEL_FREE = ("ngram", "suffix", "recycle", "lookup", "suffix tree", "recycle tree", "lookup tree")
 OF_THE_MODEL = ("early_exit", "eagle", "eagle tree")
 """Drafters that need a real decoder."""
 EXIT_LAYER = 1
@@ -88,8 +88,8 @@ class TableWorld(World):
             return SuffixDrafter(2 if kind.endswith("tree") else 1)
         if kind.startswith("recycle"):
             return RecycleDrafter(2 if kind.endswith("tree") else 1)
-        if kind == "lookup":
-            return LookupDrafter()
+        if kind.startswith("lookup"):
+            return LookupDrafter(None, 2 if kind.endswith("tree") else 1)
         if kind == "policy":
             members = [NgramDrafter(1, 2), SuffixDrafter(), LookupDrafter(), DraftModelDrafter(TableExecutor(draft))]
             ticks = itertools.count()  # a clock of its own: the same seed makes the same choices
